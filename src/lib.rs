@@ -1,1 +1,4 @@
 //! stub
+pub mod agents;
+pub mod context;
+pub mod review;

@@ -1,0 +1,105 @@
+//! The list of differences between two panes: what the jump keys, "drop this hunk" and the count
+//! in the winbar share.
+//!
+//! Pure, any thread; large inputs belong on a worker. Lines are the pieces between `\n`, exactly a
+//! buffer's lines: the empty text is one empty line.
+
+use std::ops::Range;
+
+use imara_diff::{Algorithm, Diff, InternedInput};
+
+/// One difference. 0-based lines, exclusive ends; an empty range stands before its start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hunk {
+    pub old: Range<u32>,
+    pub new: Range<u32>,
+}
+
+/// All differences of two texts, in order.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Hunks {
+    pub list: Vec<Hunk>,
+    /// Lines only in the new text.
+    pub added: u32,
+    /// Lines only in the old text.
+    pub removed: u32,
+}
+
+impl Hunks {
+    /// Compares two texts line by line (histogram, as Neovim's `algorithm:histogram`).
+    #[must_use]
+    pub fn between(old: &str, new: &str) -> Self {
+        let (diff, _) = compare(old, new);
+        let list = diff.hunks().map(|h| Hunk { old: h.before, new: h.after }).collect();
+        Self { list, added: diff.count_additions(), removed: diff.count_removals() }
+    }
+
+    /// The hunk at `line` (0-based) of the new text, or of the old one. A hunk that takes no line
+    /// there belongs to the lines beside it.
+    #[must_use]
+    pub fn at(&self, line: u32, in_new: bool) -> Option<usize> {
+        let side = |h: &Hunk| if in_new { h.new.clone() } else { h.old.clone() };
+        let inside = self.list.iter().position(|h| side(h).contains(&line));
+        inside.or_else(|| {
+            self.list.iter().position(|h| {
+                let lines = side(h);
+                lines.is_empty() && (lines.start == line || lines.start == line + 1)
+            })
+        })
+    }
+}
+
+fn compare<'a>(old: &'a str, new: &'a str) -> (Diff, InternedInput<&'a str>) {
+    let mut input: InternedInput<&str> = InternedInput::default();
+    input.update_before(old.split('\n'));
+    input.update_after(new.split('\n'));
+    let mut diff = Diff::compute(Algorithm::Histogram, &input);
+    diff.postprocess_lines(&input);
+    (diff, input)
+}
+
+/// For each line of `new` the line of `old` it is, `None` for a line that is not there.
+#[must_use]
+pub fn kept_lines(old: &str, new: &str) -> Vec<Option<u32>> {
+    let (diff, input) = compare(old, new);
+    let mut before = 0;
+    let mut out = Vec::with_capacity(input.after.len());
+    let total = u32::try_from(input.after.len()).unwrap_or(u32::MAX);
+    for after in 0..total {
+        if diff.is_added(after) {
+            out.push(None);
+        } else {
+            while diff.is_removed(before) {
+                before += 1;
+            }
+            out.push(Some(before));
+            before += 1;
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_and_places_of_changes() {
+        let hunks = Hunks::between("a\nb\nc\nd", "a\nB\nc\nd\ne\nf");
+        assert_eq!((hunks.added, hunks.removed), (3, 1));
+        assert_eq!(hunks.list, [Hunk { old: 1..2, new: 1..2 }, Hunk { old: 4..4, new: 4..6 }]);
+        assert_eq!(hunks.at(1, true), Some(0));
+        assert_eq!(hunks.at(3, true), None);
+        assert_eq!(hunks.at(3, false), Some(1), "an addition belongs to the line above it");
+    }
+
+    #[test]
+    fn equal_texts_have_no_hunks() {
+        assert_eq!(Hunks::between("a\nb", "a\nb"), Hunks::default());
+    }
+
+    #[test]
+    fn kept_lines_name_their_origin() {
+        assert_eq!(kept_lines("a\nb\nc", "x\na\nc"), [None, Some(0), Some(2)]);
+    }
+}

@@ -4,6 +4,9 @@
 //! `privacy` filters it once, and a `watch` channel hands the latest to every agent. Positions are
 //! 0-based lines and UTF-16 columns with an exclusive end; each dialect converts from that.
 
+pub mod paths;
+pub mod privacy;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

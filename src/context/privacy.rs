@@ -1,0 +1,362 @@
+//! The one filter between what the user sees and what any agent may learn.
+//!
+//! Owns the exclude patterns and the sharing switch. Every `Snapshot` goes through `filter` once,
+//! before it reaches the `watch` channel, so that no agent can forget it; mentions and tools ask
+//! `allows`. Resolves symbolic links, so it may touch the file system: tokio side only.
+
+use std::path::{Path, PathBuf};
+
+use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+
+use super::{Snapshot, paths};
+
+/// What is private unless the user says otherwise. Later patterns win over earlier ones, so a
+/// public key is no secret unless it lies in `.ssh`.
+pub const DEFAULT_EXCLUDE: &[&str] = &[
+    // Private keys by OpenSSH's names, with what people append (`id_rsa_work`, `id_rsa.old`).
+    "id_{rsa,dsa,ecdsa,ed25519}*",
+    "!*.pub",
+    ".ssh/**",
+    // Environment files: `.env`, `.env.local`, `.envrc`.
+    ".env*",
+    "*.env",
+    // Keys and key stores by their formats.
+    "*.{pem,key,p8,p12,pfx,ppk,jks,keystore,keytab,kdbx,kdb,asc,gpg,age}",
+    ".gnupg/**",
+    // Passwords and tokens of programs.
+    "{.,_}netrc",
+    ".git-credentials",
+    ".npmrc",
+    ".pypirc",
+    ".pgpass",
+    ".my.cnf",
+    ".htpasswd",
+    ".vault-token",
+    ".aws/credentials",
+    ".cargo/credentials{,.toml}",
+    ".gem/credentials",
+    ".docker/config.json",
+    ".kube/config",
+    ".config/gh/hosts.yml",
+    ".config/gcloud/**",
+    ".password-store/**",
+    "credentials.json",
+    "{secret,secrets}.{json,toml,yml,yaml}",
+    "*.tfvars",
+    "*.tfstate",
+    "/etc/{shadow,gshadow,sudoers}*",
+];
+
+/// Names the pattern that cannot be used and says why.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{pattern:?}: {reason}")]
+pub struct PatternError {
+    /// As the user wrote it.
+    pub pattern: String,
+    pub reason: String,
+}
+
+/// The sharing switch (`:IdeShare`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Share {
+    #[default]
+    On,
+    Off,
+}
+
+/// Exclude patterns and the sharing switch. Cheap to clone.
+///
+/// A pattern is a glob: `*` and `?` stay within one name, `**` crosses directories, `{a,b}` and
+/// `[a-z]` as usual. It is compared without regard to case with the file's absolute path and with
+/// the path its symbolic links lead to; either is enough. A pattern that does not start with `/`
+/// matches at any depth (`**/` is implied), `~/` is the home directory, and one that matches a
+/// directory covers everything in it. `!pattern` takes back what earlier patterns matched.
+#[derive(Debug, Clone)]
+pub struct Privacy {
+    exclude: GlobSet,
+    /// One for each glob of `exclude`: true if it takes back.
+    negated: Vec<bool>,
+    pub sharing: Share,
+}
+
+impl Default for Privacy {
+    fn default() -> Self {
+        Self { exclude: GlobSet::empty(), negated: Vec::new(), sharing: Share::On }
+    }
+}
+
+impl Privacy {
+    /// `home` is what `~/` stands for; without one, patterns that start with it are refused.
+    pub fn new<P: AsRef<str>>(
+        patterns: &[P],
+        home: Option<&Path>,
+        sharing: Share,
+    ) -> Result<Self, PatternError> {
+        let mut set = GlobSetBuilder::new();
+        let mut negated = Vec::new();
+        for pattern in patterns {
+            let pattern = pattern.as_ref();
+            let refuse = |reason: String| PatternError { pattern: pattern.to_owned(), reason };
+            let (glob, takes_back) = spell_out(pattern, home).map_err(refuse)?;
+            for glob in [format!("{glob}/**"), glob] {
+                let glob = GlobBuilder::new(&glob)
+                    .literal_separator(true)
+                    .case_insensitive(true)
+                    .backslash_escape(true)
+                    .build()
+                    .map_err(|error| refuse(error.kind().to_string()))?;
+                set.add(glob);
+                negated.push(takes_back);
+            }
+        }
+        let exclude = set.build().map_err(|error| PatternError {
+            pattern: error.glob().unwrap_or_default().to_owned(),
+            reason: error.kind().to_string(),
+        })?;
+        Ok(Self { exclude, negated, sharing })
+    }
+
+    /// A pattern covers this file, by its own path or by where its symbolic links lead.
+    #[must_use]
+    pub fn excludes(&self, path: &Path) -> bool {
+        if self.exclude.is_empty() {
+            return false;
+        }
+        self.matches(path)
+            || paths::real_path(path).is_some_and(|real| real != path && self.matches(&real))
+    }
+
+    /// The file may be told to agents now: sharing is on and no pattern covers it.
+    #[must_use]
+    pub fn allows(&self, path: &Path) -> bool {
+        self.sharing == Share::On && !self.excludes(path)
+    }
+
+    /// What agents may learn of `snapshot`. With sharing off that is the folders (they are in our
+    /// lock files anyway) and nothing else. An excluded file is in none of the parts: if it is the
+    /// active one, there is no active file.
+    #[must_use]
+    pub fn filter(&self, snapshot: &Snapshot) -> Snapshot {
+        if self.sharing == Share::Off || !snapshot.sharing {
+            return Snapshot {
+                sharing: false,
+                roots: snapshot.roots.clone(),
+                focused: snapshot.focused,
+                ..Snapshot::default()
+            };
+        }
+        let open = |path: &PathBuf| !self.excludes(path);
+        Snapshot {
+            sharing: true,
+            active: snapshot.active.clone().filter(|file| open(&file.path)),
+            files: snapshot.files.iter().filter(|file| open(&file.path)).cloned().collect(),
+            diagnostics: snapshot
+                .diagnostics
+                .iter()
+                .filter(|(path, _)| open(path))
+                .map(|(path, list)| (path.clone(), list.clone()))
+                .collect(),
+            roots: snapshot.roots.clone(),
+            focused: snapshot.focused,
+        }
+    }
+
+    fn matches(&self, path: &Path) -> bool {
+        let last = self.exclude.matches(path).last().copied();
+        last.is_some_and(|index| self.negated.get(index) == Some(&false))
+    }
+}
+
+/// The glob for absolute paths that a user's pattern means, and whether it takes back.
+fn spell_out(pattern: &str, home: Option<&Path>) -> Result<(String, bool), String> {
+    let (body, takes_back) = match pattern.strip_prefix('!') {
+        Some(rest) => (rest, true),
+        None => (pattern, false),
+    };
+    let body = body.strip_suffix('/').unwrap_or(body);
+    if body.trim().is_empty() || body == "~" {
+        return Err("names no file".to_owned());
+    }
+    let glob = if let Some(rest) = body.strip_prefix("~/") {
+        let home = home.and_then(Path::to_str).ok_or("the home directory is not known")?;
+        format!("{}/{rest}", globset::escape(home.trim_end_matches('/')))
+    } else if body.starts_with('/') || body.starts_with("**/") || Path::new(body).is_absolute() {
+        body.to_owned()
+    } else {
+        format!("**/{body}")
+    };
+    Ok((glob, takes_back))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::context::{ActiveFile, Diagnostic, OpenFile, Position, Range, Root, Severity};
+
+    fn defaults() -> Privacy {
+        Privacy::new(DEFAULT_EXCLUDE, Some(Path::new("/home/u")), Share::On).unwrap()
+    }
+
+    #[test]
+    fn secrets_are_private_by_default_and_sources_are_not() {
+        let privacy = defaults();
+        for path in [
+            "/p/.env",
+            "/p/.env.local",
+            "/p/.envrc",
+            "/p/.ENV",
+            "/p/prod.env",
+            "/p/.env.d/x",
+            "/home/u/.ssh/config",
+            "/home/u/.ssh/id_rsa.pub",
+            "/p/id_rsa",
+            "/p/id_ed25519_work",
+            "/p/tls/server.pem",
+            "/p/tls/server.KEY",
+            "/home/u/.netrc",
+            "/home/u/_netrc",
+            "/home/u/.aws/credentials",
+            "/home/u/.cargo/credentials",
+            "/home/u/.cargo/credentials.toml",
+            "/home/u/.npmrc",
+            "/home/u/.pypirc",
+            "/home/u/.git-credentials",
+            "/home/u/pw.kdbx",
+            "/p/config/secrets.yml",
+            "/etc/shadow",
+        ] {
+            assert!(privacy.excludes(Path::new(path)), "{path} leaks");
+        }
+        for path in [
+            "/p/environment.rs",
+            "/p/src/env.rs",
+            "/p/id_rsa.pub",
+            "/p/src/key.rs",
+            "/p/keys.md",
+            "/p/credentials.rs",
+            "/p/.config/x.toml",
+            "/p/secrets.rs",
+        ] {
+            assert!(privacy.allows(Path::new(path)), "{path} is hidden");
+        }
+    }
+
+    #[test]
+    fn patterns_match_at_any_depth_unless_they_are_absolute() {
+        let privacy = Privacy::new(
+            &["private/", "docs/*.md", "/srv/x", "~/notes", "*.log", "!keep.log"],
+            Some(Path::new("/home/[u]")),
+            Share::On,
+        )
+        .unwrap();
+        for path in [
+            "/p/private/deep/a.txt",
+            "/p/docs/a.md",
+            "/srv/x",
+            "/srv/x/y",
+            "/home/[u]/notes/n.txt",
+            "/a.log",
+        ] {
+            assert!(privacy.excludes(Path::new(path)), "{path}");
+        }
+        for path in
+            ["/p/docs/sub/a.md", "/p/srv/x", "/p/notes/n.txt", "/p/keep.log", "/p/privately.txt"]
+        {
+            assert!(!privacy.excludes(Path::new(path)), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_bad_pattern_is_named() {
+        for bad in ["a[", "", "  ", "!", "{a", "~"] {
+            let error = Privacy::new(&["ok", bad], None, Share::On).unwrap_err();
+            assert_eq!(error.pattern, bad);
+            assert!(!error.reason.is_empty());
+        }
+        let error = Privacy::new(&["~/x"], None, Share::On).unwrap_err();
+        assert_eq!(error.to_string(), "\"~/x\": the home directory is not known");
+    }
+
+    #[test]
+    fn a_link_to_a_secret_is_a_secret() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        std::fs::write(root.join(".env"), "TOKEN=1").unwrap();
+        std::os::unix::fs::symlink(root.join(".env"), root.join("plain.txt")).unwrap();
+        assert!(defaults().excludes(&root.join("plain.txt")));
+    }
+
+    fn snapshot(paths: &[PathBuf]) -> Snapshot {
+        let file = |path: &PathBuf, active| OpenFile {
+            path: path.clone(),
+            language: String::new(),
+            active,
+            visible: true,
+            modified: false,
+            last_visited: 1,
+            cursor: Position::default(),
+        };
+        let item = |path: &PathBuf| Diagnostic {
+            range: Range::default(),
+            severity: Severity::Error,
+            message: format!("in {}", path.display()),
+            source: None,
+            code: None,
+        };
+        Snapshot {
+            sharing: true,
+            active: paths.first().map(|path| ActiveFile {
+                path: path.clone(),
+                language: String::new(),
+                modified: false,
+                cursor: Position::default(),
+                selection: None,
+            }),
+            files: paths.iter().enumerate().map(|(i, p)| file(p, i == 0)).collect(),
+            diagnostics: paths
+                .iter()
+                .map(|p| (p.clone(), Arc::from([item(p)].as_slice())))
+                .collect(),
+            roots: vec![Root { path: "/p".into(), real: "/p".into() }],
+            focused: true,
+        }
+    }
+
+    #[test]
+    fn nothing_but_the_folders_is_left_with_sharing_off() {
+        let mut privacy = Privacy { sharing: Share::Off, ..defaults() };
+        let full = snapshot(&["/p/a".into()]);
+        let left = privacy.filter(&full);
+        assert!(!left.sharing && left.active.is_none());
+        assert!(left.files.is_empty() && left.diagnostics.is_empty());
+        assert_eq!((&left.roots, left.focused), (&full.roots, true));
+        assert!(!privacy.allows(Path::new("/p/a")));
+        privacy.sharing = Share::On;
+        assert_eq!(privacy.filter(&full), full);
+    }
+
+    proptest! {
+        /// Nothing of an excluded path is anywhere in the filtered value, however it is printed.
+        #[test]
+        fn an_excluded_file_is_in_no_part(
+            dirs in proptest::collection::vec("(/[a-z.]{1,6}){0,3}", 1..8),
+            secret_first: bool,
+        ) {
+            let mut all: Vec<PathBuf> = Vec::new();
+            for (index, dir) in dirs.iter().enumerate() {
+                let name = if (index % 2 == 0) == secret_first { ".env.SECRET" } else { "open.txt" };
+                all.push(format!("/nowhere{dir}/{index}/{name}").into());
+            }
+            let privacy = Privacy::new(&[".env*"], None, Share::On).unwrap();
+            let filtered = privacy.filter(&snapshot(&all));
+            prop_assert!(!format!("{filtered:?}").contains("SECRET"));
+            let open = all.iter().filter(|path| !privacy.excludes(path)).count();
+            prop_assert_eq!(filtered.files.len(), open);
+            prop_assert_eq!(filtered.diagnostics.len(), open);
+        }
+    }
+}

@@ -6,6 +6,7 @@
 
 pub mod aivyx;
 pub mod mcp;
+mod paths;
 pub mod rivumi;
 
 use std::future::Future;
@@ -16,6 +17,16 @@ use std::sync::Arc;
 use crate::context::{Position, Snapshot};
 
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// Whether an agent that speaks through files is served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Enabled {
+    /// Only where the agent's own directory exists; one that appears later is noticed.
+    #[default]
+    Auto,
+    On,
+    Off,
+}
 
 /// Which part of an opened file to select, all optional (`openFile`'s arguments).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -1,6 +1,8 @@
 //! aivyx-coder as a stand-in that behaves as its contract says: it writes requests in place and
 //! sets their mode afterwards, looks for a response every 250 ms, and removes both files once it
 //! has an answer from anywhere. Driven through decisions, races and faults.
+// Clippy lets tests unwrap, but not the helpers beside them.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use std::collections::HashSet;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};

@@ -15,8 +15,10 @@ pub fn real_path(path: &Path) -> Option<PathBuf> {
     if !path.is_absolute() {
         return None;
     }
+    // Without `.`: "link/." would hide that the link itself is there.
+    let path: PathBuf = path.components().collect();
     let mut missing: Vec<&OsStr> = Vec::new();
-    let mut at = path;
+    let mut at = path.as_path();
     loop {
         match at.canonicalize() {
             Ok(real) => return Some(missing.iter().rev().fold(real, |dir, name| dir.join(name))),
@@ -43,7 +45,9 @@ mod tests {
         std::os::unix::fs::symlink(root.join("nowhere"), root.join("dangling")).unwrap();
         std::os::unix::fs::symlink(root.join("loop"), root.join("loop")).unwrap();
         assert_eq!(real_path(&root.join("link/new/a.txt")), Some(root.join("real/new/a.txt")));
-        assert_eq!(real_path(&root.join("dangling")), None);
+        for dangling in ["dangling", "dangling/.", "dangling/./x", "real/../dangling"] {
+            assert_eq!(real_path(&root.join(dangling)), None, "{dangling}");
+        }
         assert_eq!(real_path(&root.join("loop/x")), None);
         assert_eq!(real_path(Path::new("relative")), None);
         assert_eq!(real_path(&root.join("gone/../x")), None);

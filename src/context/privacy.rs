@@ -21,7 +21,7 @@ pub const DEFAULT_EXCLUDE: &[&str] = &[
     ".env*",
     "*.env",
     // Keys and key stores by their formats.
-    "*.{pem,key,p8,p12,pfx,ppk,jks,keystore,keytab,kdbx,kdb,asc,gpg,age}",
+    "*.{pem,key,p8,p12,pfx,ppk,jks,keystore,keytab,kdbx,kdb,gpg,age}",
     ".gnupg/**",
     // Passwords and tokens of programs.
     "{.,_}netrc",
@@ -40,6 +40,8 @@ pub const DEFAULT_EXCLUDE: &[&str] = &[
     ".config/gh/hosts.yml",
     ".config/gcloud/**",
     ".password-store/**",
+    // Where pass and gopass let people edit a secret.
+    "/dev/shm/{pass,gopass}*/**",
     "credentials.json",
     "{secret,secrets}.{json,toml,yml,yaml}",
     "*.tfvars",
@@ -229,6 +231,7 @@ mod tests {
             "/home/u/pw.kdbx",
             "/p/config/secrets.yml",
             "/etc/shadow",
+            "/dev/shm/pass.a1b2/c3-mail.txt",
         ] {
             assert!(privacy.excludes(Path::new(path)), "{path} leaks");
         }

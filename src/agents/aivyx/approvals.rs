@@ -444,10 +444,10 @@ fn announce(event: notify::Result<notify::Event>, to: &UnboundedSender<String>) 
         return;
     };
     let counts = match event.kind {
-        EventKind::Create(_) | EventKind::Remove(_) => true,
+        EventKind::Any | EventKind::Create(_) | EventKind::Remove(_) => true,
         EventKind::Modify(kind) => !matches!(kind, ModifyKind::Metadata(_)),
         EventKind::Access(kind) => kind == AccessKind::Close(AccessMode::Write),
-        EventKind::Any | EventKind::Other => false,
+        EventKind::Other => false,
     };
     if event.need_rescan() {
         let _ = to.send(String::new());

@@ -201,6 +201,9 @@ async fn run(mut work: Work, mut inputs: Inputs, debounce: Duration, poll: Durat
             biased;
             // Told, or dropped: the end either way.
             _ = inputs.stopped.changed() => break,
+            () = tokio::time::sleep_until(wake.unwrap_or(next_poll)) => {}
+            Some(decided) = inputs.decided.recv() => step_decided.push(decided),
+            Some(name) = inputs.touched.recv() => step_touched.push(name),
             changed = inputs.snapshots.changed() => {
                 if changed.is_err() {
                     break;
@@ -211,10 +214,9 @@ async fn run(mut work: Work, mut inputs: Inputs, debounce: Duration, poll: Durat
                 } else {
                     write_at = Some(now);
                 }
+                // Nothing to do on the disk before that.
+                continue;
             }
-            Some(decided) = inputs.decided.recv() => step_decided.push(decided),
-            Some(name) = inputs.touched.recv() => step_touched.push(name),
-            () = tokio::time::sleep_until(wake.unwrap_or(next_poll)) => {}
         }
         let now = Instant::now();
         while let Ok(name) = inputs.touched.try_recv() {
@@ -259,11 +261,8 @@ impl Work {
             self.look_for_aivyx();
         }
         if self.active {
-            let new_root = match &mut self.approvals {
-                Some(approvals) => approvals.set_roots(&step.snapshot.roots),
-                None => false,
-            };
             if let Some(approvals) = &mut self.approvals {
+                let new_root = approvals.set_roots(&step.snapshot.roots);
                 for decided in step.decided {
                     approvals.decided(decided, step.now);
                 }

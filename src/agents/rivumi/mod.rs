@@ -116,6 +116,7 @@ async fn run(
             biased;
             // Told, or dropped: the end either way.
             _ = stopped.changed() => break,
+            () = tokio::time::sleep_until(wake) => {}
             changed = snapshots.changed() => {
                 if changed.is_err() {
                     break;
@@ -127,7 +128,6 @@ async fn run(
                 write_at = Some(if sharing { (now + config.quiet).min(latest) } else { now });
                 continue;
             }
-            () = tokio::time::sleep_until(wake) => {}
         }
         let now = Instant::now();
         let changed = write_at.is_some_and(|at| at <= now);

@@ -1,4 +1,5 @@
 //! stub
 pub mod agents;
 pub mod context;
+pub mod files;
 pub mod review;

@@ -3,3 +3,4 @@ pub mod agents;
 pub mod context;
 pub mod files;
 pub mod review;
+pub mod server;

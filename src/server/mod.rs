@@ -20,12 +20,12 @@ use axum::body::Body;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{WebSocket, WebSocketUpgrade};
 use axum::extract::{Extension, Request, State};
-use axum::http::{HeaderMap, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tower_service::Service;
@@ -39,6 +39,9 @@ use wire::Wire;
 pub const MAX_MESSAGE: usize = 64 << 20;
 /// A request's head, in bytes.
 const MAX_HEAD: usize = 16 << 10;
+/// What the system holds for a connection, in bytes. Far less than its default, which would hide
+/// for a long time that a peer has stopped reading, or is reading slowly.
+const SEND_BUFFER: u32 = 256 << 10;
 /// What is left on a connection that was turned away is read for this long.
 const REFUSED: Duration = Duration::from_millis(150);
 
@@ -117,15 +120,13 @@ impl Server {
         F: Future<Output = ()> + Send + 'static,
     {
         let ServerConfig { port_hint, credentials, limits } = config;
-        let listener = match port_hint {
-            Some(port) => match TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await {
-                Ok(listener) => listener,
-                Err(error) => {
-                    tracing::info!(port, %error, "the port of before is taken");
-                    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?
-                }
-            },
-            None => TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?,
+        let listener = match port_hint.map(listen) {
+            Some(Ok(listener)) => listener,
+            Some(Err(error)) => {
+                tracing::info!(port_hint, %error, "the port of before is taken");
+                listen(0)?
+            }
+            None => listen(0)?,
         };
         let port = listener.local_addr()?.port();
         let sessions = Arc::new(Semaphore::new(limits.sessions));
@@ -161,6 +162,15 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.accepting.abort();
     }
+}
+
+fn listen(port: u16) -> io::Result<TcpListener> {
+    let socket = TcpSocket::new_v4()?;
+    // Connections of the server before this one may still be dying.
+    socket.set_reuseaddr(true)?;
+    socket.set_send_buffer_size(SEND_BUFFER)?;
+    socket.bind((Ipv4Addr::LOCALHOST, port).into())?;
+    socket.listen(1024)
 }
 
 async fn accept(
@@ -230,7 +240,6 @@ async fn serve(
         .timer(TokioTimer::new())
         .header_read_timeout(context.limits.handshake / 2)
         .max_buf_size(MAX_HEAD)
-        .keep_alive(false)
         .serve_connection(TokioIo::new(wire.clone()), service)
         .with_upgrades();
     let mut stop = context.stop.subscribe();
@@ -258,6 +267,15 @@ async fn serve(
     }
 }
 
+/// No reason given, no second try on this connection.
+fn turn_away(status: StatusCode) -> Response {
+    let mut response = (status, [(header::CONNECTION, "close")]).into_response();
+    if status == StatusCode::UPGRADE_REQUIRED {
+        response.headers_mut().insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+    }
+    response
+}
+
 /// Answers every request there can be: turns it away, or upgrades it.
 async fn enter(
     State(context): State<Arc<Context>>,
@@ -271,28 +289,27 @@ async fn enter(
         Ok(family) => family,
         Err(refusal) => {
             tracing::info!(?refusal, "refused a connection");
-            return refusal.status().into_response();
+            return turn_away(refusal.status());
         }
     };
     if uri.path() != "/" {
-        return StatusCode::NOT_FOUND.into_response();
+        return turn_away(StatusCode::NOT_FOUND);
     }
     let upgrade = match upgrade {
         Ok(upgrade) => upgrade,
         Err(rejection) => {
-            let status = match rejection.into_response().status() {
+            return turn_away(match rejection.into_response().status() {
                 StatusCode::METHOD_NOT_ALLOWED => StatusCode::METHOD_NOT_ALLOWED,
                 _ => StatusCode::UPGRADE_REQUIRED,
-            };
-            return (status, [(header::UPGRADE, "websocket")]).into_response();
+            });
         }
     };
     let Ok(place) = Arc::clone(&context.sessions).try_acquire_owned() else {
         tracing::warn!("too many agents");
-        return StatusCode::SERVICE_UNAVAILABLE.into_response();
+        return turn_away(StatusCode::SERVICE_UNAVAILABLE);
     };
     let Some(exit) = exit.0.lock().unwrap_or_else(PoisonError::into_inner).take() else {
-        return StatusCode::BAD_REQUEST.into_response();
+        return turn_away(StatusCode::BAD_REQUEST);
     };
     // Echoed only to those who offer it: Claude Code hangs up without, others with.
     let upgrade = upgrade.protocols(["mcp"]);

@@ -145,8 +145,9 @@ async fn watch_over(wire: &Wire, sender: &Sender, owed: &Owed, limits: &Limits) 
         let now = wire.traffic();
         silent = if now.0 == read { silent + 1 } else { 0 };
         match sender.try_lock() {
-            // A message is on its way: is it moving?
-            Err(_) => stuck = if now.1 == written { stuck + 1 } else { 0 },
+            // A message is on its way: is it moving? Then the peer is busy with that, and alive.
+            Err(_) if now.1 == written => stuck += 1,
+            Err(_) => (silent, stuck) = (0, 0),
             Ok(mut sender) => {
                 stuck = 0;
                 unpinged += 1;

@@ -22,7 +22,7 @@ use super::dialect::{Dialect, Family, Moment, Shown};
 use super::rpc::{self, Id, Incoming, Params, RpcError, ToolResult};
 use super::tools::{self, Outcome, Running};
 use super::{ClientEvent, ClientInfo, Closed, Link, Owed, Shared, lock};
-use crate::context::Snapshot;
+
 use crate::review::desk::Desk;
 use crate::review::{Owner, ReviewId, Withdrawal};
 

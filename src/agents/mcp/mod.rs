@@ -1,1 +1,215 @@
-//! stub
+//! Agents that speak MCP over a WebSocket: Pi, Claude Code, opencode.
+//!
+//! `Mcp` is what all their connections share; `plugin.rs` makes one and hands it every connection
+//! the server lets in. `session` is one connection, `rpc` its messages, `tools` what it can call,
+//! `dialect` how the agents differ. Runs on the tokio runtime; `Mcp` itself may be used anywhere.
+
+pub mod dialect;
+pub mod rpc;
+mod session;
+pub mod tools;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use futures_util::{Sink, Stream};
+use tokio::sync::watch;
+
+use super::Host;
+use crate::context::Snapshot;
+use crate::review::desk::Desk;
+pub use dialect::{Dialect, Family};
+use session::Session;
+
+/// Complete messages of the peer, in order; ends when the connection does.
+pub type Inbound = Pin<Box<dyn Stream<Item = String> + Send>>;
+/// Takes whole messages; ready again when the one before is on its way.
+pub type Outbound = Pin<Box<dyn Sink<String, Error = Closed> + Send>>;
+
+/// The connection ended while a message was being sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the connection is closed")]
+pub struct Closed;
+
+/// One authenticated connection, as the server hands it over.
+pub struct Link {
+    pub family: Family,
+    pub inbound: Inbound,
+    pub outbound: Outbound,
+    /// Becomes true when the server stops: answer what is owed, then end.
+    pub stop: watch::Receiver<bool>,
+    /// How many of the user's decisions this connection waits for; the server has more patience
+    /// with a silent peer while there are any.
+    pub owed: Owed,
+}
+
+/// A counter that the session keeps and the server reads.
+#[derive(Debug, Clone, Default)]
+pub struct Owed(Arc<AtomicUsize>);
+
+impl Owed {
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Counts one more for as long as the guard lives.
+    #[must_use]
+    pub fn one_more(&self) -> OwedOne {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        OwedOne(self.clone())
+    }
+}
+
+#[derive(Debug)]
+pub struct OwedOne(Owed);
+
+impl Drop for OwedOne {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A connected agent that has introduced itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientInfo {
+    /// Unique while Neovim runs; also the number of the `review::Owner`.
+    pub id: u64,
+    /// As users know it: "Claude Code", "Pi", "opencode".
+    pub name: String,
+    /// As it says itself.
+    pub version: Option<String>,
+    pub dialect: Dialect,
+    pub family: Family,
+    pub connected_at: SystemTime,
+    /// Folders it works in, where it says so (Claude Code does).
+    pub roots: Vec<PathBuf>,
+    /// Its process, where it says so (Claude Code does).
+    pub pid: Option<u32>,
+    /// Its reviews that wait for the user.
+    pub pending: usize,
+}
+
+/// What `plugin.rs` hears of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ClientEvent {
+    Connected(ClientInfo),
+    Disconnected(ClientInfo),
+}
+
+/// A place in a file to put into an agent's prompt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mention {
+    /// Absolute.
+    pub path: PathBuf,
+    /// 0-based, inclusive; `None` for the whole file.
+    pub lines: Option<(u32, u32)>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MentionError {
+    #[error("no agent is connected")]
+    NoClients,
+    /// The user has to say which.
+    #[error("several agents are connected")]
+    Several(Vec<ClientInfo>),
+    /// That client has left, or it does not read what it is sent.
+    #[error("that agent is not connected any more")]
+    Gone,
+    /// Pi: it puts the current selection into its prompts by itself.
+    #[error("{0} reads the selection by itself and cannot be sent one")]
+    Unsupported(String),
+}
+
+type Listener = Box<dyn Fn(ClientEvent) + Send + Sync>;
+
+struct Shared {
+    desk: Desk,
+    snapshots: watch::Receiver<Arc<Snapshot>>,
+    host: Arc<dyn Host>,
+    listener: Listener,
+    sessions: Mutex<BTreeMap<u64, Arc<Session>>>,
+}
+
+/// What all connections share. Cheap to clone, any thread.
+#[derive(Clone)]
+pub struct Mcp(Arc<Shared>);
+
+impl Mcp {
+    /// `listener` hears of clients that come and go, on a runtime thread; it must not block.
+    #[must_use]
+    pub fn new(
+        desk: Desk,
+        snapshots: watch::Receiver<Arc<Snapshot>>,
+        host: Arc<dyn Host>,
+        listener: impl Fn(ClientEvent) + Send + Sync + 'static,
+    ) -> Self {
+        let (listener, sessions) = (Box::new(listener), Mutex::default());
+        Self(Arc::new(Shared { desk, snapshots, host, listener, sessions }))
+    }
+
+    /// Serves one connection until it ends or is told to stop. Whatever way that happens (also
+    /// when the future is dropped), its reviews are taken off the desk.
+    pub async fn serve(&self, link: Link) {
+        session::run(Arc::clone(&self.0), link).await;
+    }
+
+    /// Who is connected, oldest first.
+    #[must_use]
+    pub fn clients(&self) -> Vec<ClientInfo> {
+        let sessions: Vec<_> = lock(&self.0.sessions).values().cloned().collect();
+        sessions.iter().filter_map(|session| session.client()).collect()
+    }
+
+    /// `clients().len()`, cheap enough for a statusline.
+    #[must_use]
+    pub fn client_count(&self) -> usize {
+        lock(&self.0.sessions).values().filter(|session| session.is_introduced()).count()
+    }
+
+    /// Puts a file into an agent's prompt: the one named, or the only one that can take it.
+    ///
+    /// # Errors
+    /// See `MentionError`.
+    pub fn mention(
+        &self,
+        client: Option<u64>,
+        mention: &Mention,
+    ) -> Result<ClientInfo, MentionError> {
+        let clients = self.clients();
+        let chosen = match client {
+            Some(id) => clients.into_iter().find(|c| c.id == id).ok_or(MentionError::Gone)?,
+            None => {
+                let (able, unable): (Vec<_>, Vec<_>) =
+                    clients.into_iter().partition(|client| client.dialect.takes_mentions());
+                let mut able = able.into_iter();
+                match (able.next(), able.next(), unable.into_iter().next()) {
+                    (Some(only), None, _) => only,
+                    (Some(one), Some(two), _) => {
+                        let all = [one, two].into_iter().chain(able).collect();
+                        return Err(MentionError::Several(all));
+                    }
+                    (None, _, Some(other)) => return Err(MentionError::Unsupported(other.name)),
+                    (None, _, None) => return Err(MentionError::NoClients),
+                }
+            }
+        };
+        if !chosen.dialect.takes_mentions() {
+            return Err(MentionError::Unsupported(chosen.name));
+        }
+        let params = chosen.dialect.mention(&mention.path, mention.lines);
+        let session = lock(&self.0.sessions).get(&chosen.id).cloned();
+        let sent = session.is_some_and(|s| s.notify_now("at_mentioned", &params));
+        if sent { Ok(chosen) } else { Err(MentionError::Gone) }
+    }
+}
+
+/// A panic while a lock was held leaves nothing half done here: poisoning is no reason to lose the
+/// other connections.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

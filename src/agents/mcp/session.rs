@@ -1,0 +1,658 @@
+//! One connection: its requests, its reviews, and what it is told.
+//!
+//! `run` is the whole life of a connection, on the runtime. Every tool call is a task of its own,
+//! so that a diff that waits for the user blocks nothing; what a call must do in the order in which
+//! it came happens before that, in `receive`. Memory is bounded whatever the peer does: the latest
+//! selection only, a few answers, a limited number of open diffs; beyond that we stop reading.
+
+use std::panic::AssertUnwindSafe;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+
+use futures_util::{FutureExt, Sink, SinkExt, Stream, StreamExt};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use super::dialect::{Dialect, Family, Moment, Shown};
+use super::rpc::{self, Id, Incoming, Params, RpcError, ToolResult};
+use super::tools::{self, Outcome, Running};
+use super::{ClientEvent, ClientInfo, Closed, Link, Owed, Shared, lock};
+
+use crate::review::desk::Desk;
+use crate::review::{Owner, ReviewId, Withdrawal};
+
+/// Answers that may wait for a slow reader before we stop reading its requests.
+const OUTBOX: usize = 32;
+/// Calls of one client in work at a time, open diffs aside.
+const CALLS_AT_ONCE: usize = 64;
+/// Open diffs of one client; real agents have one to five.
+const MAX_DIFFS: usize = 256;
+/// Proposed text in all open diffs of one client, in bytes.
+const MAX_DIFF_BYTES: usize = 256 << 20;
+/// Between two `selection_changed`.
+const PACE: Duration = Duration::from_millis(100);
+/// When we stop: how long a call that waits for Neovim may still take.
+const LAST_CALLS: Duration = Duration::from_millis(60);
+/// When we stop: how long Pi gets to send the next edit of the same turn, to be refused like the
+/// first. It came within 4 ms, and without an answer the edit would be made unreviewed.
+const NEXT_EDIT: Duration = Duration::from_millis(40);
+
+/// The versions of MCP that differ in nothing we use; the last one is offered to strangers.
+const PROTOCOLS: [&str; 4] = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"];
+const ROOTS_REQUEST: &str = "gangway-roots";
+
+/// What the client said about itself.
+#[derive(Default)]
+struct Introduction {
+    done: bool,
+    name: Option<String>,
+    title: Option<String>,
+    version: Option<String>,
+    lists_roots: bool,
+    roots: Vec<PathBuf>,
+    pid: Option<u32>,
+}
+
+/// An unanswered `tools/call`.
+struct Request {
+    seq: u64,
+    id: Id,
+    /// The peer took it back: no response.
+    cancelled: bool,
+    diff: Option<Diff>,
+}
+
+/// An `openDiff` on its way to the desk, or there.
+struct Diff {
+    name: String,
+    bytes: usize,
+    /// Taken back before it reached the desk.
+    early: Option<Withdrawal>,
+    review: Option<ReviewId>,
+}
+
+#[derive(Default)]
+struct Requests {
+    next: u64,
+    open: Vec<Request>,
+}
+
+/// From when on selections may be sent; a new round sends the present one again.
+#[derive(Clone, Copy, Default)]
+struct Opening {
+    round: u64,
+    at: Option<Instant>,
+}
+
+pub(super) struct Session {
+    shared: Arc<Shared>,
+    owner: Owner,
+    family: Family,
+    connected_at: SystemTime,
+    introduction: Mutex<Introduction>,
+    requests: Mutex<Requests>,
+    outbox: mpsc::Sender<String>,
+    /// Letters handed to the outbox that are not on their way yet.
+    unsent: AtomicUsize,
+    opening: watch::Sender<Opening>,
+    stop: watch::Receiver<bool>,
+    owed: Owed,
+}
+
+/// Serves `link` to its end. Dropping the future is an end as well.
+pub(super) async fn run(shared: Arc<Shared>, link: Link) {
+    let Link { family, inbound, outbound, mut stop, owed } = link;
+    let (outbox, letters) = mpsc::channel(OUTBOX);
+    let (latest, notes) = mpsc::channel(1);
+    let session = Arc::new(Session {
+        owner: Owner::unique(),
+        family,
+        connected_at: SystemTime::now(),
+        introduction: Mutex::default(),
+        requests: Mutex::default(),
+        outbox,
+        unsent: AtomicUsize::new(0),
+        opening: watch::Sender::default(),
+        stop: stop.clone(),
+        owed,
+        shared,
+    });
+    let _presence = Presence::enter(Arc::clone(&session));
+    let working = async {
+        tokio::select! {
+            () = session.read(inbound) => {}
+            Err(Closed) = session.write(outbound, letters, notes) => {}
+            () = session.feed(latest) => {}
+        }
+    };
+    tokio::pin!(working);
+    tokio::select! {
+        () = &mut working => return,
+        _ = stop.wait_for(|stop| *stop) => {}
+    }
+    let quiet = session.stop_asking();
+    tokio::select! {
+        () = &mut working => {}
+        () = session.settled(quiet) => {}
+    }
+}
+
+/// A connection is listed, and owns its reviews, for as long as this lives.
+struct Presence(Arc<Session>);
+
+impl Presence {
+    fn enter(session: Arc<Session>) -> Self {
+        lock(&session.shared.sessions).insert(session.owner.0, Arc::clone(&session));
+        Self(session)
+    }
+}
+
+impl Drop for Presence {
+    fn drop(&mut self) {
+        let session = &self.0;
+        let client = session.client();
+        lock(&session.shared.sessions).remove(&session.owner.0);
+        session.shared.desk.withdraw_all(session.owner, Withdrawal::OwnerLost);
+        if let Some(client) = client {
+            (session.shared.listener)(ClientEvent::Disconnected(client));
+        }
+    }
+}
+
+impl Session {
+    // ---- who it is
+
+    pub(super) fn dialect(&self) -> Dialect {
+        Dialect::of(self.family, lock(&self.introduction).name.as_deref())
+    }
+
+    pub(super) fn owner(&self) -> Owner {
+        self.owner
+    }
+
+    pub(super) fn desk(&self) -> &Desk {
+        &self.shared.desk
+    }
+
+    pub(super) fn host(&self) -> &Arc<dyn super::Host> {
+        &self.shared.host
+    }
+
+    pub(super) fn owed(&self) -> &Owed {
+        &self.owed
+    }
+
+    /// The agent as users know it.
+    pub(super) fn origin(&self) -> String {
+        let introduction = lock(&self.introduction);
+        let says = introduction.title.as_deref().or(introduction.name.as_deref());
+        match Dialect::of(self.family, introduction.name.as_deref()) {
+            Dialect::Pi => "Pi".to_owned(),
+            Dialect::Opencode => "opencode".to_owned(),
+            Dialect::Claude => match (introduction.name.as_deref(), says) {
+                (Some("claude-code"), _) | (_, None) => "Claude Code".to_owned(),
+                (_, Some(says)) => clean(says),
+            },
+        }
+    }
+
+    pub(super) fn is_introduced(&self) -> bool {
+        lock(&self.introduction).done
+    }
+
+    /// What is known of it; `None` before `initialize`.
+    pub(super) fn client(&self) -> Option<ClientInfo> {
+        let name = self.origin();
+        let pending = self.shared.desk.pending();
+        let introduction = lock(&self.introduction);
+        introduction.done.then(|| ClientInfo {
+            id: self.owner.0,
+            name,
+            version: introduction.version.as_deref().map(clean),
+            dialect: Dialect::of(self.family, introduction.name.as_deref()),
+            family: self.family,
+            connected_at: self.connected_at,
+            roots: introduction.roots.clone(),
+            pid: introduction.pid,
+            pending: pending.iter().filter(|(review, _)| review.owner == self.owner).count(),
+        })
+    }
+
+    // ---- what it asks
+
+    async fn read(self: &Arc<Self>, mut inbound: impl Stream<Item = String> + Unpin) {
+        let mut calls = JoinSet::new();
+        loop {
+            tokio::select! {
+                text = inbound.next(), if self.has_room(calls.len()) => match text {
+                    Some(text) => self.receive(&text, &mut calls).await,
+                    None => return,
+                },
+                Some(_) = calls.join_next() => {}
+            }
+        }
+    }
+
+    fn has_room(&self, running: usize) -> bool {
+        let diffs = lock(&self.requests).open.iter().filter(|r| r.diff.is_some()).count();
+        running.saturating_sub(diffs) < CALLS_AT_ONCE
+    }
+
+    async fn receive(self: &Arc<Self>, text: &str, calls: &mut JoinSet<()>) {
+        match rpc::parse(text) {
+            Incoming::Request { id, method, params } => {
+                tracing::debug!(method, "request");
+                match self.request(&id, &method, &params) {
+                    Ok(Answer::Now(result)) => self.send(rpc::result(&id, &result)).await,
+                    Ok(Answer::Later(seq, running)) => {
+                        let session = Arc::clone(self);
+                        calls.spawn(async move { session.finish(seq, running).await });
+                    }
+                    Err(error) => self.send(rpc::error(&id, &error)).await,
+                }
+                self.answered(&method);
+            }
+            Incoming::Notification { method, params } => self.notified(&method, &params).await,
+            Incoming::Response { id, result } => self.response(id.as_ref(), result.as_ref()),
+            Incoming::Invalid { id, error } => self.send(rpc::error(&id, &error)).await,
+        }
+    }
+
+    fn request(
+        self: &Arc<Self>,
+        id: &Id,
+        method: &str,
+        params: &Params,
+    ) -> Result<Answer, RpcError> {
+        match method {
+            "initialize" => Ok(Answer::Now(self.initialize(&params.object()?))),
+            "ping" => Ok(Answer::Now(json!({}))),
+            "tools/list" => Ok(Answer::Now(json!({"tools": tools::listing()}))),
+            // Not offered, but asked for by clients that do not look at what is.
+            "prompts/list" => Ok(Answer::Now(json!({"prompts": []}))),
+            "resources/list" => Ok(Answer::Now(json!({"resources": []}))),
+            "resources/templates/list" => Ok(Answer::Now(json!({"resourceTemplates": []}))),
+            "tools/call" => self.call(id, params.object()?),
+            other => {
+                let message = format!("unknown method {}", clean(other));
+                Err(RpcError::new(rpc::METHOD_NOT_FOUND, message))
+            }
+        }
+    }
+
+    fn initialize(&self, params: &Map<String, Value>) -> Value {
+        let text = |value: Option<&Value>| value.and_then(Value::as_str).map(str::to_owned);
+        let client = params.get("clientInfo");
+        let said = |key| text(client.and_then(|client| client.get(key)));
+        let mut introduction = lock(&self.introduction);
+        introduction.name = said("name");
+        introduction.title = said("title");
+        introduction.version = said("version");
+        introduction.lists_roots =
+            params.get("capabilities").and_then(|c| c.get("roots")).is_some_and(Value::is_object);
+        let asked = text(params.get("protocolVersion")).unwrap_or_default();
+        let known = PROTOCOLS.into_iter().find(|known| *known == asked);
+        json!({
+            "protocolVersion": known.unwrap_or(PROTOCOLS[PROTOCOLS.len() - 1]),
+            "capabilities": {"tools": {}},
+            "serverInfo": {"name": "gangway.nvim", "version": env!("CARGO_PKG_VERSION")},
+        })
+    }
+
+    fn call(self: &Arc<Self>, id: &Id, mut params: Map<String, Value>) -> Result<Answer, RpcError> {
+        let name = match params.get("name") {
+            Some(Value::String(name)) => name,
+            Some(other) => {
+                let is = rpc::name_of(other);
+                return Err(RpcError::params(format!("name must be a string, not {is}")));
+            }
+            None => return Err(RpcError::params("name is missing")),
+        };
+        let tool = tools::find(name)
+            .ok_or_else(|| RpcError::params(format!("unknown tool {}", clean(name))))?;
+        let arguments = match params.remove("arguments") {
+            None | Some(Value::Null) => Map::new(),
+            Some(Value::Object(map)) => map,
+            Some(other) => {
+                let is = rpc::name_of(&other);
+                return Err(RpcError::params(format!("arguments must be an object, not {is}")));
+            }
+        };
+        let seq = self.begin(id.clone());
+        match tool.start(self, seq, arguments) {
+            Ok(running) => Ok(Answer::Later(seq, running)),
+            Err(error) => {
+                self.take(seq);
+                Err(error)
+            }
+        }
+    }
+
+    fn begin(&self, id: Id) -> u64 {
+        let mut requests = lock(&self.requests);
+        requests.next += 1;
+        let seq = requests.next;
+        requests.open.push(Request { seq, id, cancelled: false, diff: None });
+        seq
+    }
+
+    fn take(&self, seq: u64) -> Option<Request> {
+        let mut requests = lock(&self.requests);
+        let at = requests.open.iter().position(|request| request.seq == seq)?;
+        Some(requests.open.swap_remove(at))
+    }
+
+    /// Runs a call to its end and answers it, whatever happens in it.
+    async fn finish(&self, seq: u64, running: Running) {
+        let outcome = tokio::select! {
+            outcome = AssertUnwindSafe(running).catch_unwind() => outcome.unwrap_or_else(|_| {
+                tracing::error!("a tool call panicked");
+                Outcome::Result(self.apology(seq, "an internal error in gangway.nvim; see :IdeLog"))
+            }),
+            () = self.out_of_patience() => {
+                Outcome::Result(self.apology(seq, "Neovim is stopping"))
+            }
+        };
+        let Some(request) = self.take(seq) else { return };
+        if let Outcome::Result(result) = outcome
+            && !request.cancelled
+        {
+            self.send(rpc::result(&request.id, &result)).await;
+        }
+    }
+
+    /// The answer to a call that cannot have its own.
+    fn apology(&self, seq: u64, why: &str) -> ToolResult {
+        let requests = lock(&self.requests);
+        let diff = requests.open.iter().find(|r| r.seq == seq).and_then(|r| r.diff.as_ref());
+        match diff {
+            Some(diff) => Dialect::no_review(
+                Dialect::of(self.family, lock(&self.introduction).name.as_deref()),
+                &diff.name,
+                why,
+            ),
+            None => ToolResult::failed(why),
+        }
+    }
+
+    async fn out_of_patience(&self) {
+        let mut stop = self.stop.clone();
+        if stop.wait_for(|stop| *stop).await.is_err() {
+            // Whoever could stop us is gone, and the connection with it.
+            std::future::pending::<()>().await;
+        }
+        tokio::time::sleep(LAST_CALLS).await;
+    }
+
+    async fn notified(&self, method: &str, params: &Params) {
+        tracing::debug!(method, "notification");
+        match method {
+            "notifications/initialized" => {
+                self.opens(Moment::Initialized);
+                self.ask_roots().await;
+            }
+            "ide_connected" => {
+                let pid = params.object().ok().and_then(|params| params.get("pid")?.as_u64());
+                lock(&self.introduction).pid = pid.and_then(|pid| pid.try_into().ok());
+                self.opens(Moment::Initialized);
+            }
+            "notifications/roots/list_changed" => self.ask_roots().await,
+            "notifications/cancelled" => {
+                if let Some(id) = params.object().ok().as_ref().and_then(|p| p.get("requestId")) {
+                    self.cancel(id);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    async fn ask_roots(&self) {
+        if lock(&self.introduction).lists_roots {
+            self.send(rpc::request(ROOTS_REQUEST, "roots/list", &json!({}))).await;
+        }
+    }
+
+    fn response(&self, id: Option<&Id>, result: Option<&Value>) {
+        if id.map(Id::value) != Some(Value::from(ROOTS_REQUEST)) {
+            return;
+        }
+        let roots = result.and_then(|result| result.get("roots")?.as_array());
+        let uris = roots.into_iter().flatten().filter_map(|root| root.get("uri")?.as_str());
+        let roots = uris.filter_map(|uri| tools::paths_of(uri).pop()).take(64).collect();
+        lock(&self.introduction).roots = roots;
+    }
+
+    // ---- diffs: between the request and the desk
+
+    /// Books an `openDiff`. One of the same name that is still on its way is refused, as the desk
+    /// does with one that is there. An error says why there is no room.
+    pub(super) fn book_diff(&self, seq: u64, name: &str, bytes: usize) -> Result<(), String> {
+        let stopping = *self.stop.borrow();
+        let mut requests = lock(&self.requests);
+        let diffs = || requests.open.iter().filter_map(|request| request.diff.as_ref());
+        let crowded = diffs().count() >= MAX_DIFFS
+            || diffs().map(|diff| diff.bytes).sum::<usize>() + bytes > MAX_DIFF_BYTES;
+        if !name.is_empty() {
+            withdraw_early(&mut requests, Withdrawal::Closed, |diff| diff.name == name);
+        }
+        let early = stopping.then_some(Withdrawal::Closed);
+        if let Some(request) = requests.open.iter_mut().find(|request| request.seq == seq) {
+            request.diff = Some(Diff { name: name.to_owned(), bytes, early, review: None });
+        }
+        if crowded { Err("too many diffs of this agent wait for an answer".into()) } else { Ok(()) }
+    }
+
+    /// Whether the diff was taken back before it reached the desk.
+    pub(super) fn diff_withdrawn(&self, seq: u64) -> Option<Withdrawal> {
+        let requests = lock(&self.requests);
+        requests.open.iter().find(|r| r.seq == seq)?.diff.as_ref()?.early
+    }
+
+    /// The diff is on the desk. If it was taken back in that moment, it is off again.
+    pub(super) fn diff_opened(&self, seq: u64, id: &ReviewId) {
+        let early = {
+            let mut requests = lock(&self.requests);
+            let request = requests.open.iter_mut().find(|request| request.seq == seq);
+            request.and_then(|request| request.diff.as_mut()).and_then(|diff| {
+                diff.review = Some(id.clone());
+                diff.early
+            })
+        };
+        if let Some(why) = early {
+            self.desk().withdraw_one(self.owner, id, why);
+        }
+    }
+
+    /// Takes back this connection's diffs of one name, or all. Returns how many those were.
+    pub(super) fn close_diffs(&self, name: Option<&str>) -> usize {
+        let early = withdraw_early(&mut lock(&self.requests), Withdrawal::Closed, |diff| {
+            name.is_none_or(|name| diff.name == name)
+        });
+        early
+            + match name {
+                Some(name) => self.desk().withdraw(self.owner, name, Withdrawal::Closed),
+                None => self.desk().withdraw_all(self.owner, Withdrawal::Closed),
+            }
+    }
+
+    fn cancel(&self, id: &Value) {
+        let mut reviews = Vec::new();
+        for request in &mut lock(&self.requests).open {
+            if request.id.value() != *id {
+                continue;
+            }
+            request.cancelled = true;
+            if let Some(diff) = &mut request.diff {
+                diff.early = diff.early.or(Some(Withdrawal::Cancelled));
+                reviews.extend(diff.review.clone());
+            }
+        }
+        for review in reviews {
+            self.desk().withdraw_one(self.owner, &review, Withdrawal::Cancelled);
+        }
+    }
+
+    // ---- what it is told
+
+    /// Waits for room in the outbox. An error means that the connection is ending: its owner sees
+    /// that in better places.
+    async fn send(&self, text: String) {
+        self.unsent.fetch_add(1, Ordering::AcqRel);
+        if self.outbox.send(text).await.is_err() {
+            self.unsent.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Without waiting. False when the peer does not read what it is sent.
+    pub(super) fn notify_now<T: Serialize>(&self, method: &str, params: &T) -> bool {
+        self.unsent.fetch_add(1, Ordering::AcqRel);
+        let sent = self.outbox.try_send(rpc::notification(method, params)).is_ok();
+        if !sent {
+            self.unsent.fetch_sub(1, Ordering::AcqRel);
+        }
+        sent
+    }
+
+    async fn write(
+        &self,
+        mut outbound: impl Sink<String, Error = Closed> + Unpin,
+        mut letters: mpsc::Receiver<String>,
+        mut notes: mpsc::Receiver<String>,
+    ) -> Result<(), Closed> {
+        loop {
+            tokio::select! {
+                biased;
+                Some(letter) = letters.recv() => {
+                    outbound.send(letter).await?;
+                    self.unsent.fetch_sub(1, Ordering::AcqRel);
+                }
+                Some(note) = notes.recv() => outbound.send(note).await?,
+                else => return Ok(()),
+            }
+        }
+    }
+
+    fn answered(&self, method: &str) {
+        match method {
+            "initialize" => {
+                let first = !std::mem::replace(&mut lock(&self.introduction).done, true);
+                self.opens(Moment::InitializeAnswered);
+                if let Some(client) = self.client().filter(|_| first) {
+                    tracing::info!(name = client.name, "agent connected");
+                    (self.shared.listener)(ClientEvent::Connected(client));
+                }
+            }
+            "tools/list" => self.opens(Moment::ToolsListed),
+            _ => {}
+        }
+    }
+
+    fn opens(&self, moment: Moment) {
+        if let Some(delay) = self.dialect().opens(moment) {
+            let at = Some(Instant::now() + delay);
+            self.opening.send_modify(|opening| *opening = Opening { round: opening.round + 1, at });
+        }
+    }
+
+    /// Sends `selection_changed` whenever it says something new: at most one in `PACE`, only when
+    /// the one before is on its way, and always the latest state. Never ends.
+    async fn feed(&self, latest: mpsc::Sender<String>) {
+        let mut snapshots = self.shared.snapshots.clone();
+        let mut openings = self.opening.subscribe();
+        let mut last: Option<Shown> = None;
+        let mut sent_round = 0;
+        let mut next = Instant::now();
+        loop {
+            let opening = *openings.borrow_and_update();
+            let ready = match opening.at {
+                Some(at) => at.max(next),
+                // Not ready at all: wait for the moment that makes it so.
+                None => Instant::now() + Duration::from_secs(3600),
+            };
+            if ready > Instant::now() {
+                tokio::select! {
+                    () = tokio::time::sleep_until(ready) => {}
+                    Ok(()) = openings.changed() => {}
+                }
+                continue;
+            }
+            let Ok(permit) = latest.reserve().await else { break };
+            let snapshot = snapshots.borrow_and_update().clone();
+            let shown = Shown::of(&snapshot);
+            if shown != last || (opening.round != sent_round && shown.is_some()) {
+                let dialect = self.dialect();
+                let params = match &shown {
+                    Some(shown) => dialect.shown(shown),
+                    None => dialect.cleared(&snapshot),
+                };
+                permit.send(rpc::notification("selection_changed", &params));
+                last = shown;
+                next = Instant::now() + PACE;
+            }
+            sent_round = opening.round;
+            tokio::select! {
+                Ok(()) = snapshots.changed() => {}
+                Ok(()) = openings.changed() => {}
+                else => break,
+            }
+        }
+        // No more news will come, but the connection goes on.
+        std::future::pending::<()>().await;
+    }
+
+    // ---- the end
+
+    /// Takes back everything it asked: each call is answered. Returns how long to listen for a
+    /// follow-up afterwards.
+    fn stop_asking(&self) -> Duration {
+        let waited = lock(&self.requests).open.iter().any(|request| request.diff.is_some());
+        self.close_diffs(None);
+        if waited && self.family == Family::Pi { NEXT_EDIT } else { Duration::ZERO }
+    }
+
+    /// Every call is answered, every answer on its way, and nothing came for `quiet`.
+    async fn settled(&self, quiet: Duration) {
+        let mut since = None;
+        loop {
+            let busy =
+                !lock(&self.requests).open.is_empty() || self.unsent.load(Ordering::Acquire) > 0;
+            match since {
+                _ if busy => since = None,
+                Some(since) if Instant::now() >= since + quiet => return,
+                Some(_) => {}
+                None => since = Some(Instant::now()),
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+}
+
+enum Answer {
+    Now(Value),
+    Later(u64, Running),
+}
+
+fn withdraw_early(
+    requests: &mut Requests,
+    why: Withdrawal,
+    which: impl Fn(&Diff) -> bool,
+) -> usize {
+    let diffs = requests.open.iter_mut().filter_map(|request| request.diff.as_mut());
+    let waiting = diffs.filter(|diff| diff.review.is_none() && diff.early.is_none());
+    let mut count = 0;
+    for diff in waiting.filter(|diff| which(diff)) {
+        diff.early = Some(why);
+        count += 1;
+    }
+    count
+}
+
+/// A word of the client's for people to read: one short line without control characters.
+fn clean(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(60).collect()
+}

@@ -1,0 +1,148 @@
+//! `openDiff`: asks the user about a file's new content and answers with their verdict.
+//!
+//! The file is looked at off Neovim's thread and never written here: the agent does that. The
+//! answers are `FILE_SAVED` with the final text or `DIFF_REJECTED`; never `TAB_CLOSED`, which
+//! Claude Code takes for a yes, and never an error to Pi, which would go ahead unreviewed.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use tokio::sync::oneshot;
+
+use super::{Call, Outcome, Running, Tool, absolute, arguments};
+use crate::agents::mcp::rpc::{RpcError, ToolResult};
+use crate::files::{self, ReadError};
+use crate::review::text::OldText;
+use crate::review::{Kind, Proposal, Verdict, Withdrawal};
+
+/// The largest file a diff is shown of, in bytes: as much as one message may hold.
+const MAX_FILE: u64 = 64 << 20;
+
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct Arguments {
+    /// Absolute path of the file as it is; it need not exist.
+    pub old_file_path: String,
+    /// Absolute path of the file as it will be; differs from the old one for a rename.
+    pub new_file_path: String,
+    /// The whole proposed content.
+    pub new_file_contents: String,
+    /// Names this diff for `close_tab`.
+    pub tab_name: String,
+}
+
+pub(super) fn tool() -> Tool {
+    Tool::new::<Arguments>(
+        "openDiff",
+        "Show a proposed change side by side and wait until the user accepts or rejects it",
+        start,
+    )
+}
+
+fn start(call: Call, map: Map<String, Value>) -> Result<Running, RpcError> {
+    let args: Arguments = arguments(map)?;
+    let owed = call.session.owed().one_more();
+    let room = call.session.book_diff(call.seq, &args.tab_name, args.new_file_contents.len());
+    Ok(Box::pin(async move {
+        let _owed = owed;
+        let name = args.tab_name.clone();
+        let verdict = match room {
+            Ok(()) => ask(&call, args).await,
+            Err(why) => Err(why),
+        };
+        match verdict {
+            Ok(verdict) => answer(&name, verdict),
+            Err(why) => Outcome::Result(call.session.dialect().no_review(&name, &why)),
+        }
+    }))
+}
+
+/// The user's verdict; an error is a sentence that says why they cannot be asked.
+async fn ask(call: &Call, args: Arguments) -> Result<Verdict, String> {
+    let old_path = absolute("old_file_path", &args.old_file_path)?;
+    let path = absolute("new_file_path", &args.new_file_path)?;
+    let old = read_old(call, &old_path, &path).await?;
+    if let Some(why) = call.session.diff_withdrawn(call.seq) {
+        return Ok(Verdict::Withdrawn(why));
+    }
+    let new: Arc<str> = args.new_file_contents.into();
+    let (sender, verdict) = oneshot::channel();
+    let review = call.session.desk().open(
+        Proposal {
+            owner: call.session.owner(),
+            origin: call.session.origin().into(),
+            name: args.tab_name.into(),
+            id: None,
+            kind: Kind::Write { path, old_path, old, new: Arc::clone(&new) },
+            editable: true,
+            can_always: false,
+            asked: SystemTime::now(),
+        },
+        Box::new(move |verdict| drop(sender.send(verdict))),
+    );
+    call.session.diff_opened(call.seq, &review.id);
+    drop(review);
+    match verdict.await {
+        // Not offered for this review; a yes all the same.
+        Ok(Verdict::AlwaysAllow) => Ok(Verdict::Accept { text: new }),
+        Ok(verdict) => Ok(verdict),
+        Err(_) => Ok(Verdict::Reject),
+    }
+}
+
+fn answer(name: &str, verdict: Verdict) -> Outcome {
+    Outcome::Result(match verdict {
+        Verdict::Withdrawn(Withdrawal::Cancelled) => return Outcome::Silent,
+        Verdict::Accept { text } => ToolResult::texts(["FILE_SAVED", &text]),
+        Verdict::Reject
+        | Verdict::Dismissed
+        | Verdict::AlwaysAllow
+        | Verdict::Withdrawn(Withdrawal::Closed | Withdrawal::OwnerLost) => {
+            ToolResult::texts(["DIFF_REJECTED", name])
+        }
+    })
+}
+
+enum Looked {
+    Old(OldText),
+    /// Bytes that are no UTF-8: what they mean depends on the user's settings.
+    Encoded(Vec<u8>),
+}
+
+async fn read_old(call: &Call, old_path: &Path, path: &Path) -> Result<OldText, String> {
+    let (old, new) = (old_path.to_path_buf(), path.to_path_buf());
+    let looked = tokio::task::spawn_blocking(move || look(&old, &new)).await;
+    match looked.map_err(|_| format!("cannot read {}", old_path.display()))?? {
+        Looked::Old(old) => Ok(old),
+        Looked::Encoded(bytes) => {
+            let encodings = call.session.host().encodings(old_path).await;
+            let old = tokio::task::spawn_blocking(move || OldText::from_bytes(bytes, &encodings));
+            old.await.map_err(|_| format!("cannot decode {}", old_path.display()))
+        }
+    }
+}
+
+/// What is on disk. A file that is not there yet is fine, wherever its directory is missing.
+fn look(old: &PathBuf, new: &PathBuf) -> Result<Looked, String> {
+    for path in [old, new] {
+        if path.as_os_str().as_encoded_bytes().ends_with(b"/") {
+            return Err(format!("{} names a directory, not a file", path.display()));
+        }
+    }
+    let fine = |error: &ReadError| error.is_missing();
+    if new != old
+        && let Err(error) = files::check_plain(new, true)
+        && !fine(&error)
+    {
+        return Err(error.to_string());
+    }
+    match files::read_plain(old, MAX_FILE) {
+        Ok(bytes) if OldText::needs_encoding(&bytes) => Ok(Looked::Encoded(bytes)),
+        Ok(bytes) => Ok(Looked::Old(OldText::from_bytes(bytes, &[]))),
+        Err(error) if fine(&error) => Ok(Looked::Old(OldText::Missing)),
+        Err(error) => Err(error.to_string()),
+    }
+}

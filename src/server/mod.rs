@@ -1,0 +1,321 @@
+//! The door: an HTTP server on this machine's loopback that lets agents in, and the lock files
+//! that lead them to it.
+//!
+//! Runs on the tokio runtime. Knows sockets, tokens and files, not what agents say: a connection
+//! that has proved itself goes to the handler as a `Link`. Everything a stranger can make us spend
+//! before that (time, memory, connections) is limited.
+
+pub mod auth;
+pub mod lockfile;
+mod socket;
+mod wire;
+
+use std::io;
+use std::net::Ipv4Addr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::ws::rejection::WebSocketUpgradeRejection;
+use axum::extract::ws::{WebSocket, WebSocketUpgrade};
+use axum::extract::{Extension, Request, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::any;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
+use tokio::task::{JoinHandle, JoinSet};
+use tower_service::Service;
+
+use crate::agents::BoxFuture;
+use crate::agents::mcp::{Family, Link};
+pub use auth::Credentials;
+use wire::Wire;
+
+/// The largest message and frame, in bytes; a proposal and its file fit.
+pub const MAX_MESSAGE: usize = 64 << 20;
+/// A request's head, in bytes.
+const MAX_HEAD: usize = 16 << 10;
+/// What the system holds for a connection, in bytes. Far less than its default, which would hide
+/// for a long time that a peer has stopped reading, or is reading slowly.
+const SEND_BUFFER: u32 = 256 << 10;
+/// What is left on a connection that was turned away is read for this long.
+const REFUSED: Duration = Duration::from_millis(150);
+
+/// What a connection may take. The defaults are for life; tests are in more of a hurry.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// From accepting a connection to its upgrade.
+    pub handshake: Duration,
+    /// Connections that have not proved themselves yet; more wait in the system's queue.
+    pub strangers: usize,
+    /// Agents at a time.
+    pub sessions: usize,
+    /// The unit of the following, counted only while we run.
+    pub tick: Duration,
+    /// Ticks between two pings.
+    pub ping_every: u32,
+    /// Ticks without a byte from the peer: a few pings' worth.
+    pub dead_after: u32,
+    /// Ticks in which nothing of a waiting message got through.
+    pub stuck_after: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            handshake: Duration::from_secs(10),
+            strangers: 64,
+            sessions: 64,
+            tick: Duration::from_secs(1),
+            ping_every: 30,
+            dead_after: 100,
+            stuck_after: 30,
+        }
+    }
+}
+
+pub struct ServerConfig {
+    /// The port to try first: the one a stopped server had.
+    pub port_hint: Option<u16>,
+    pub credentials: Credentials,
+    pub limits: Limits,
+}
+
+type Handler = Arc<dyn Fn(Link) -> BoxFuture<'static, ()> + Send + Sync>;
+
+struct Context {
+    port: u16,
+    credentials: Credentials,
+    limits: Limits,
+    handler: Handler,
+    sessions: Arc<Semaphore>,
+    stop: watch::Sender<bool>,
+}
+
+/// A running server. Dropping it cuts all connections at once; `stop` is the polite way.
+pub struct Server {
+    context: Arc<Context>,
+    /// Ends the listening alone.
+    deaf: watch::Sender<bool>,
+    accepting: JoinHandle<JoinSet<()>>,
+}
+
+impl Server {
+    /// Listens on 127.0.0.1. The port of the hint when it is free, else any.
+    ///
+    /// `handler` serves one connection: the future ends when the connection does, or soon after
+    /// its `Link::stop` has become true. It may be dropped at any time.
+    ///
+    /// # Errors
+    /// When no port can be had.
+    pub async fn start<F>(
+        config: ServerConfig,
+        handler: impl Fn(Link) -> F + Send + Sync + 'static,
+    ) -> io::Result<Self>
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let ServerConfig { port_hint, credentials, limits } = config;
+        let listener = match port_hint.map(listen) {
+            Some(Ok(listener)) => listener,
+            Some(Err(error)) => {
+                tracing::info!(port_hint, %error, "the port of before is taken");
+                listen(0)?
+            }
+            None => listen(0)?,
+        };
+        let port = listener.local_addr()?.port();
+        let sessions = Arc::new(Semaphore::new(limits.sessions));
+        let handler: Handler = Arc::new(move |link| Box::pin(handler(link)));
+        let stop = watch::Sender::new(false);
+        let context = Arc::new(Context { port, credentials, limits, handler, sessions, stop });
+        let (deaf, hears) = watch::channel(false);
+        let accepting = tokio::spawn(accept(listener, Arc::clone(&context), hears));
+        tracing::info!(port, "listening");
+        Ok(Self { context, deaf, accepting })
+    }
+
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.context.port
+    }
+
+    /// Stops listening first (an agent that is told to go comes back within milliseconds), then
+    /// lets every session answer what it owes and close. What is left at the deadline is cut.
+    pub async fn stop(mut self, deadline: Duration) {
+        let _ = self.deaf.send(true);
+        let Ok(mut connections) = (&mut self.accepting).await else { return };
+        self.context.stop.send_replace(true);
+        let all = async { while connections.join_next().await.is_some() {} };
+        if tokio::time::timeout(deadline, all).await.is_err() {
+            tracing::warn!(left = connections.len(), "cutting connections");
+            connections.shutdown().await;
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+fn listen(port: u16) -> io::Result<TcpListener> {
+    let socket = TcpSocket::new_v4()?;
+    // Connections of the server before this one may still be dying.
+    socket.set_reuseaddr(true)?;
+    socket.set_send_buffer_size(SEND_BUFFER)?;
+    socket.bind((Ipv4Addr::LOCALHOST, port).into())?;
+    socket.listen(1024)
+}
+
+async fn accept(
+    listener: TcpListener,
+    context: Arc<Context>,
+    mut hears: watch::Receiver<bool>,
+) -> JoinSet<()> {
+    let strangers = Arc::new(Semaphore::new(context.limits.strangers));
+    let router =
+        Router::new().route("/", any(enter)).fallback(enter).with_state(Arc::clone(&context));
+    let mut connections = JoinSet::new();
+    loop {
+        let next = async {
+            let permit = Arc::clone(&strangers).acquire_owned().await.map_err(io::Error::other)?;
+            Ok::<_, io::Error>((permit, listener.accept().await?.0))
+        };
+        tokio::select! {
+            () = told(&mut hears) => break,
+            Some(_) = connections.join_next() => {}
+            accepted = next => match accepted {
+                Ok((permit, tcp)) => {
+                    connections.spawn(serve(tcp, router.clone(), Arc::clone(&context), permit));
+                }
+                // Out of descriptors, or the peer was faster: not ours to repair.
+                Err(error) => {
+                    tracing::debug!(%error, "accept");
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+            },
+        }
+    }
+    connections
+}
+
+/// Waits for the word; also ends when nobody can give it any more.
+async fn told(word: &mut watch::Receiver<bool>) {
+    let _ = word.wait_for(|said| *said).await;
+}
+
+/// Where the upgraded connection comes out: axum hands it over in a task of its own, but it is to
+/// live in the one that can be stopped.
+#[derive(Clone)]
+struct Exit(Arc<Mutex<Option<oneshot::Sender<Upgraded>>>>);
+
+struct Upgraded {
+    socket: WebSocket,
+    family: Family,
+    /// One of the places for agents, taken until the end of the connection.
+    place: OwnedSemaphorePermit,
+}
+
+async fn serve(
+    tcp: TcpStream,
+    router: Router,
+    context: Arc<Context>,
+    stranger: OwnedSemaphorePermit,
+) {
+    let _ = tcp.set_nodelay(true);
+    let wire = Wire::new(tcp);
+    let (sender, upgraded) = oneshot::channel();
+    let exit = Exit(Arc::new(Mutex::new(Some(sender))));
+    let service = hyper::service::service_fn(move |mut request: hyper::Request<_>| {
+        request.extensions_mut().insert(exit.clone());
+        router.clone().call(request.map(Body::new))
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(context.limits.handshake / 2)
+        .max_buf_size(MAX_HEAD)
+        .serve_connection(TokioIo::new(wire.clone()), service)
+        .with_upgrades();
+    let mut stop = context.stop.subscribe();
+    let handshake = async {
+        if let Err(error) = connection.await {
+            tracing::debug!(%error, "handshake");
+        }
+        // An error when it was turned away: then nobody holds the exit any more.
+        upgraded.await.ok()
+    };
+    let upgraded = tokio::select! {
+        upgraded = tokio::time::timeout(context.limits.handshake, handshake) => upgraded,
+        () = told(&mut stop) => return,
+    };
+    match upgraded {
+        Ok(Some(Upgraded { socket, family, place })) => {
+            drop(stranger);
+            let handler = &context.handler;
+            socket::carry(socket, wire, family, &context.limits, handler, stop).await;
+            drop(place);
+        }
+        Ok(None) => wire.close(REFUSED).await,
+        // Too slow: no more time for it.
+        Err(_) => {}
+    }
+}
+
+/// No reason given, no second try on this connection.
+fn turn_away(status: StatusCode) -> Response {
+    let mut response = (status, [(header::CONNECTION, "close")]).into_response();
+    if status == StatusCode::UPGRADE_REQUIRED {
+        response.headers_mut().insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+    }
+    response
+}
+
+/// Answers every request there can be: turns it away, or upgrades it.
+async fn enter(
+    State(context): State<Arc<Context>>,
+    Extension(exit): Extension<Exit>,
+    uri: Uri,
+    headers: HeaderMap,
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+    _: Request,
+) -> Response {
+    let family = match auth::admit(&uri, &headers, context.port, &context.credentials) {
+        Ok(family) => family,
+        Err(refusal) => {
+            tracing::info!(?refusal, "refused a connection");
+            return turn_away(refusal.status());
+        }
+    };
+    if uri.path() != "/" {
+        return turn_away(StatusCode::NOT_FOUND);
+    }
+    let upgrade = match upgrade {
+        Ok(upgrade) => upgrade,
+        Err(rejection) => {
+            return turn_away(match rejection.into_response().status() {
+                StatusCode::METHOD_NOT_ALLOWED => StatusCode::METHOD_NOT_ALLOWED,
+                _ => StatusCode::UPGRADE_REQUIRED,
+            });
+        }
+    };
+    let Ok(place) = Arc::clone(&context.sessions).try_acquire_owned() else {
+        tracing::warn!("too many agents");
+        return turn_away(StatusCode::SERVICE_UNAVAILABLE);
+    };
+    let Some(exit) = exit.0.lock().unwrap_or_else(PoisonError::into_inner).take() else {
+        return turn_away(StatusCode::BAD_REQUEST);
+    };
+    // Echoed only to those who offer it: Claude Code hangs up without, others with.
+    let upgrade = upgrade.protocols(["mcp"]);
+    upgrade.max_message_size(MAX_MESSAGE).max_frame_size(MAX_MESSAGE).on_upgrade(
+        async move |socket| {
+            let _ = exit.send(Upgraded { socket, family, place });
+        },
+    )
+}

@@ -1,0 +1,12 @@
+//! The server and its MCP sessions over real sockets, with a fake editor behind them and a fake
+//! user who decides at the desk. No Neovim, no Lua: what agents can observe, and how much of the
+//! world's malice is survived.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, unreachable_pub)]
+
+mod calls;
+mod door;
+mod reviews;
+mod selection;
+mod support;
+mod wire;

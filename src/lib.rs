@@ -1,4 +1,5 @@
 //! stub
 pub mod agents;
 pub mod context;
+pub mod editor;
 pub mod review;

@@ -4,6 +4,11 @@
 //! `privacy` filters it once, and a `watch` channel hands the latest to every agent. Positions are
 //! 0-based lines and UTF-16 columns with an exclusive end; each dialect converts from that.
 
+pub mod debounce;
+pub mod position;
+pub mod selection;
+pub mod tracker;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

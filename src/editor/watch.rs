@@ -4,11 +4,11 @@
 //! `Watch` lives on Neovim's thread and only packs bytes (`collect.lua`). `Keeper` runs on tokio:
 //! it decides when to collect and owns the `Tracker`. `Feed` is the handle both sides share.
 
+use std::collections::HashMap;
 use std::future::Future;
 use std::path::{Path, PathBuf};
-use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use mlua::{Function, Lua, Table, Value};
@@ -53,7 +53,10 @@ impl Watch {
     /// # Errors
     /// A Lua error, which means a mistake in `collect.lua`: log it and carry on.
     pub fn collect(&self, urgent: bool) -> mlua::Result<RawState> {
-        let packed: mlua::String = self.collect.call(urgent)?;
+        let (packed, failure): (mlua::String, Option<String>) = self.collect.call(urgent)?;
+        if let Some(failure) = failure {
+            tracing::error!(%failure, "a part of the state could not be collected");
+        }
         Ok(RawState::new(packed.as_bytes().to_vec()))
     }
 
@@ -86,6 +89,11 @@ impl Marker {
             self.wake.notify_one();
         }
     }
+
+    /// When the latest mark was made.
+    fn latest(&self) -> Instant {
+        self.start + Duration::from_millis(self.last.load(Ordering::Relaxed))
+    }
 }
 
 /// The handle to the outgoing flow. Clones are the same flow.
@@ -103,7 +111,7 @@ impl Feed {
 
     /// The state of now, as published (after the filter). Waits for Neovim's thread as long as
     /// that takes, so give it a deadline; dropping the future loses nothing. `None`: the keeper
-    /// has ended.
+    /// has ended, or nothing was ever collected.
     pub async fn fresh(&self) -> Option<Arc<Snapshot>> {
         let (answer, answered) = oneshot::channel();
         self.asks.send(answer).ok()?;
@@ -118,6 +126,7 @@ pub struct Keeper {
     asks: mpsc::UnboundedReceiver<oneshot::Sender<Arc<Snapshot>>>,
     pace: Pace,
     tracker: Tracker,
+    disk: CachedDisk,
 }
 
 /// A new outgoing flow: the handle, and the task to spawn (`Keeper::run`).
@@ -130,7 +139,13 @@ pub fn feed(pace: Pace) -> (Feed, Keeper) {
         wake: Notify::new(),
     });
     let (asks, asked) = mpsc::unbounded_channel();
-    let keeper = Keeper { marker: marker.clone(), asks: asked, pace, tracker: Tracker::default() };
+    let keeper = Keeper {
+        marker: marker.clone(),
+        asks: asked,
+        pace,
+        tracker: Tracker::default(),
+        disk: CachedDisk::default(),
+    };
     (Feed { marker, asks }, keeper)
 }
 
@@ -145,6 +160,106 @@ impl Keeper {
         F: Future<Output = Option<RawState>> + Send,
         P: FnMut(Snapshot) -> Arc<Snapshot> + Send,
     {
-        let _ = (&mut self, &collect, &mut publish);
+        let mut debounce = Debounce::default();
+        // A collection that was put off, though nothing changed.
+        let mut again: Option<Instant> = None;
+        let mut published: Option<Arc<Snapshot>> = None;
+        loop {
+            let due = [debounce.due(self.pace), again].into_iter().flatten().min();
+            let mut waiting = Vec::new();
+            tokio::select! {
+                biased;
+                ask = self.asks.recv() => match ask {
+                    Some(ask) => waiting.push(ask),
+                    None => return,
+                },
+                () = self.marker.wake.notified() => {
+                    debounce.changed(self.marker.latest());
+                    continue;
+                }
+                () = until(due) => {
+                    // Later changes did not wake us; they may put the moment off.
+                    if again.is_none_or(|again| Instant::now() < again) {
+                        debounce.changed(self.marker.latest());
+                        if debounce.due(self.pace).is_some_and(|due| Instant::now() < due) {
+                            continue;
+                        }
+                    }
+                }
+            }
+            while let Ok(ask) = self.asks.try_recv() {
+                waiting.push(ask);
+            }
+            // From here on a change wakes us again.
+            debounce.taken();
+            again = None;
+            self.marker.awake.store(false, Ordering::Release);
+            if let Some(raw) = collect(!waiting.is_empty()).await {
+                match self.tracker.apply(&raw, &self.disk) {
+                    Ok(applied) => {
+                        again =
+                            applied.again_ms.map(|ms| Instant::now() + Duration::from_millis(ms));
+                        published = Some(publish(applied.snapshot));
+                    }
+                    Err(error) => tracing::error!(%error, "a collected state was dropped"),
+                }
+            }
+            for ask in waiting {
+                if let Some(snapshot) = &published {
+                    // Whoever asked may have given up.
+                    let _ = ask.send(snapshot.clone());
+                }
+            }
+        }
+    }
+}
+
+async fn until(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// How long an answer of the file system is believed.
+const DISK_TRUST: Duration = Duration::from_secs(30);
+
+/// Answers of the file system, remembered for a while. Asked on the runtime's threads only.
+#[derive(Debug, Default)]
+struct CachedDisk {
+    work_trees: Cache<Option<PathBuf>>,
+    reals: Cache<PathBuf>,
+}
+
+type Cache<T> = Mutex<HashMap<PathBuf, (Instant, T)>>;
+
+fn cached<T: Clone>(cache: &Cache<T>, path: &Path, ask: impl FnOnce() -> T) -> T {
+    // A poisoned cache still holds whole answers.
+    let mut cache = cache.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((asked, answer)) = cache.get(path)
+        && asked.elapsed() < DISK_TRUST
+    {
+        return answer.clone();
+    }
+    let answer = ask();
+    cache.retain(|_, (asked, _)| asked.elapsed() < DISK_TRUST);
+    cache.insert(path.to_path_buf(), (Instant::now(), answer.clone()));
+    answer
+}
+
+impl Disk for CachedDisk {
+    fn work_tree(&self, folder: &Path) -> Option<PathBuf> {
+        cached(&self.work_trees, folder, || {
+            // A file in linked work trees and submodules.
+            folder.ancestors().find(|at| at.join(".git").exists()).map(Path::to_path_buf)
+        })
+    }
+
+    fn real(&self, path: &Path) -> PathBuf {
+        cached(&self.reals, path, || path.canonicalize().unwrap_or_else(|_| path.to_path_buf()))
+    }
+
+    fn home(&self) -> Option<PathBuf> {
+        std::env::home_dir()
     }
 }

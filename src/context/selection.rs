@@ -161,6 +161,20 @@ fn plain(text: &[u8]) -> (usize, u32) {
     }
 }
 
+/// Whether the first character counts as one that shows itself; `^A` and `<80>` do not.
+fn shown(text: &[u8]) -> bool {
+    match text.utf8_chunks().next() {
+        Some(chunk) => match chunk.valid().chars().next() {
+            // Those that Neovim shows as a number, such as U+200D before 0.11.
+            Some(character) => {
+                !matches!(character, ..' ' | '\x7F'..'\u{A0}' | '\u{200B}'..='\u{200F}')
+            }
+            None => text.first().is_some_and(|&byte| byte >= 0xA0),
+        },
+        None => false,
+    }
+}
+
 /// What `highlight` covers; `None` when that is nothing at all, such as an empty last line.
 #[must_use]
 pub fn describe(highlight: &Highlight<'_>) -> Option<Selection> {
@@ -261,9 +275,7 @@ impl<'a> Highlight<'a> {
             return (first, last);
         }
         let text = self.row(corner.line).unwrap_or_default().text;
-        let printable = text.get(corner.byte).is_some_and(|&byte| byte >= 0x20 && byte != 0x7F);
-        let wide = if printable { last - first } else { 0 };
-        if printable && corner.beyond <= wide {
+        if shown(text.get(corner.byte..).unwrap_or_default()) && corner.beyond <= last - first {
             // The cursor cannot be on a part of a wide character.
             return (first, last);
         }
@@ -404,11 +416,12 @@ fn block(highlight: &Highlight<'_>, start: Corner, end: Corner, text: &mut Text)
     let (end_first, end_last) = highlight.virtual_columns(end);
     let left = start_first.min(end_first);
     let right = if highlight.to_line_ends {
+        let beyond = if highlight.virtual_edit { start.beyond } else { 0 };
         (start.line..=end.line)
             .map_while(|line| highlight.row(line))
             .map(|row| width(row, &highlight.tabs))
             .max()
-            .unwrap_or(left)
+            .map_or(left, |width| width + beyond)
     } else if end_last > start_last {
         if highlight.exclusive && end_first >= 1 && end_first - 1 >= start_last {
             end_first - 1

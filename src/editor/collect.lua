@@ -108,20 +108,19 @@ return function(mark, options)
     local virtual = find(edit, "all", 1, true) ~= nil
       or (shape == 2 and find(edit, "block", 1, true) ~= nil)
     local cursor = api.nvim_win_get_cursor(0)
+    local bytes = shape ~= 1
     return {
       buf = buf,
       win = api.nvim_get_current_win(),
       tick = api.nvim_buf_get_changedtick(buf),
       shape = shape,
       from_line = from[2] - 1,
-      from_byte = from[3] - 1,
-      from_beyond = virtual and from[4] or 0,
+      from_byte = bytes and from[3] - 1 or 0,
+      from_beyond = bytes and virtual and from[4] or 0,
       to_line = to[2] - 1,
-      to_byte = to[3] - 1,
-      to_beyond = virtual and to[4] or 0,
-      -- An operator has moved the cursor when the marks are read, which loses curswant; a block
-      -- that ends behind the last character was made with `$`.
-      to_ends = shape == 2 and (curswant >= MAXCOL or "maybe"),
+      to_byte = bytes and to[3] - 1 or 0,
+      to_beyond = bytes and virtual and to[4] or 0,
+      to_ends = shape == 2 and curswant >= MAXCOL,
       exclusive = selection == "exclusive",
       old = selection == "old",
       virtual = virtual,
@@ -132,7 +131,7 @@ return function(mark, options)
 
   local SAME = {
     "buf", "tick", "shape", "from_line", "from_byte", "from_beyond", "to_line", "to_byte",
-    "to_beyond", "to_ends", "exclusive", "old", "virtual",
+    "to_beyond", "to_ends", "yanked", "exclusive", "old", "virtual",
   }
 
   local function same(a, b)
@@ -155,14 +154,14 @@ return function(mark, options)
       -- Edited meanwhile (`d`, `c`, `p`): the marks no longer mean what was selected.
       if not began or (began.buf == buf and began.tick == api.nvim_buf_get_changedtick(buf)) then
         if file_name(buf) then
-          local curswant = fn.getcurpos()[5]
-          local before = sent
-          held = highlight(buf, old, fn.getpos("'<"), fn.getpos("'>"), curswant)
-          if before and before.shape == 2 and before.buf == buf and before.tick == held.tick
-            and max(before.from_byte, before.to_byte) == max(held.from_byte, held.to_byte)
-            and max(before.from_line, before.to_line) == max(held.from_line, held.to_line) then
-            held.to_ends = before.to_ends
+          local first, final, cursor = fn.getpos("'<"), fn.getpos("'>"), fn.getcurpos()
+          if cursor[2] == first[2] and cursor[3] == first[3] and cursor[4] == first[4] then
+            first, final = final, first
           end
+          held = highlight(buf, old, first, final, cursor[5])
+          -- `y` has moved the cursor by now, and curswant with it; then a block whose end is behind
+          -- the last character was made with `$`.
+          held.yanked = old == 2 and began and began.yanked
         end
       elseif began.buf == buf then
         held = nil
@@ -281,8 +280,7 @@ return function(mark, options)
       int(whole(what[at .. "_beyond"], 0, MAXCOL))
       int(what.shape == 1 and 0 or character_bytes(text, col))
     end
-    flag(what.to_ends == true or (what.to_ends == "maybe" and behind and not what.exclusive
-      and not what.virtual))
+    flag(what.to_ends or (what.yanked and behind and not what.exclusive and not what.virtual))
     flag(what.exclusive)
     flag(what.old)
     flag(what.virtual)
@@ -351,9 +349,6 @@ return function(mark, options)
     if shape then
       local curswant = fn.getcurpos()
       held = highlight(buf, shape, fn.getpos("v"), curswant, curswant[5])
-      if held.to_ends ~= true then
-        held.to_ends = false
-      end
       began = { buf = buf, tick = held.tick }
     elseif held then
       if not api.nvim_buf_is_loaded(held.buf) or (here and held.buf ~= buf) then
@@ -366,13 +361,14 @@ return function(mark, options)
     if not held then
       sent = nil
       return int(0)
-    elseif sent and same(held, sent) then
+    elseif sent and same(held, sent) and not (sent.doubted and held ~= sent) then
       if tick == held.tick then
         return int(1)
       end
       -- Something was changed since: it still counts if its text did not, which only a comparison
       -- can tell.
       int(3)
+      held.doubted = true
     elseif tick ~= held.tick then
       -- Changed before the text was read once.
       held, sent = nil, nil
@@ -771,6 +767,11 @@ return function(mark, options)
     -- The Rust function itself: nothing else runs on a cursor move.
     on({ "CursorMoved", "CursorMovedI", "TextChanged", "TextChangedI", "TextChangedP" }, mark)
     on("ModeChanged", mode_changed)
+    on("TextYankPost", function()
+      if began then
+        began.yanked = true
+      end
+    end)
     on("BufEnter", function(event)
       local seconds, micros = uv.gettimeofday()
       visited[event.buf] = seconds * 1000 + floor(micros / 1000)

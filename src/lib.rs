@@ -1,6 +1,7 @@
 //! stub
 pub mod agents;
 pub mod context;
+pub mod editor;
 pub mod files;
 pub mod review;
 pub mod server;

@@ -4,8 +4,12 @@
 //! `privacy` filters it once, and a `watch` channel hands the latest to every agent. Positions are
 //! 0-based lines and UTF-16 columns with an exclusive end; each dialect converts from that.
 
+pub mod debounce;
 pub mod paths;
+pub mod position;
 pub mod privacy;
+pub mod selection;
+pub mod tracker;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,0 +1,4 @@
+//! Everything that touches Neovim; the only code besides `plugin` that knows it.
+
+pub mod documents;
+pub mod watch;

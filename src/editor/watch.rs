@@ -1,0 +1,265 @@
+//! The outgoing flow's ear: autocommands that mark, one collection per quiet moment, one task that
+//! turns collections into snapshots.
+//!
+//! `Watch` lives on Neovim's thread and only packs bytes (`collect.lua`). `Keeper` runs on tokio:
+//! it decides when to collect and owns the `Tracker`. `Feed` is the handle both sides share.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use mlua::{Function, Lua, Table, Value};
+use tokio::sync::{Notify, mpsc, oneshot};
+
+use crate::context::Snapshot;
+use crate::context::debounce::{Debounce, Pace};
+use crate::context::tracker::{Disk, RawState, Tracker};
+
+const COLLECT: &str = include_str!("collect.lua");
+
+/// The autocommands and the collecting chunk. Belongs to Neovim's thread (not `Send`).
+pub struct Watch {
+    collect: Function,
+    remove: Function,
+}
+
+impl Watch {
+    /// Registers the autocommands (augroup `gangway.watch`); each only marks `feed`, which costs
+    /// well under a microsecond. `root` is the option of that name: "auto" or nil, a path, or a
+    /// function that returns a path or a list of them.
+    ///
+    /// # Errors
+    /// What Neovim says when it refuses an autocommand.
+    pub fn install(lua: &Lua, root: Value, feed: &Feed) -> mlua::Result<Self> {
+        let marker = feed.marker.clone();
+        let mark = lua.create_function(move |_, ()| {
+            marker.mark();
+            Ok(())
+        })?;
+        let options = lua.create_table()?;
+        options.set("root", root)?;
+        let build: Function = lua.load(COLLECT).set_name("=gangway/collect.lua").eval()?;
+        let chunk: Table = build.call((mark, options))?;
+        chunk.get::<Function>("install")?.call::<()>(())?;
+        feed.mark();
+        Ok(Self { collect: chunk.get("collect")?, remove: chunk.get("remove")? })
+    }
+
+    /// Packs what changed since the last call. Every result must reach the `Keeper`.
+    ///
+    /// # Errors
+    /// A Lua error, which means a mistake in `collect.lua`: log it and carry on.
+    pub fn collect(&self, urgent: bool) -> mlua::Result<RawState> {
+        let (packed, failure): (mlua::String, Option<String>) = self.collect.call(urgent)?;
+        if let Some(failure) = failure {
+            tracing::error!(%failure, "a part of the state could not be collected");
+        }
+        Ok(RawState::new(packed.as_bytes().to_vec()))
+    }
+
+    /// Takes the autocommands away again.
+    ///
+    /// # Errors
+    /// What Neovim says.
+    pub fn remove(&self) -> mlua::Result<()> {
+        self.remove.call(())
+    }
+}
+
+/// Set by autocommands, read by the `Keeper`.
+#[derive(Debug)]
+struct Marker {
+    start: Instant,
+    /// Milliseconds from `start` to the latest mark.
+    last: AtomicU64,
+    /// The keeper knows that something changed; it need not be woken again.
+    awake: AtomicBool,
+    wake: Notify,
+}
+
+impl Marker {
+    /// Tens of nanoseconds; wakes the keeper once per quiet period.
+    fn mark(&self) {
+        let now = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.last.store(now, Ordering::Relaxed);
+        if !self.awake.swap(true, Ordering::AcqRel) {
+            self.wake.notify_one();
+        }
+    }
+
+    /// When the latest mark was made.
+    fn latest(&self) -> Instant {
+        self.start + Duration::from_millis(self.last.load(Ordering::Relaxed))
+    }
+}
+
+/// The handle to the outgoing flow. Clones are the same flow.
+#[derive(Debug, Clone)]
+pub struct Feed {
+    marker: Arc<Marker>,
+    asks: mpsc::UnboundedSender<oneshot::Sender<Arc<Snapshot>>>,
+}
+
+impl Feed {
+    /// Something changed: a snapshot becomes due. Any thread.
+    pub fn mark(&self) {
+        self.marker.mark();
+    }
+
+    /// The state of now, as published (after the filter). Waits for Neovim's thread as long as
+    /// that takes, so give it a deadline; dropping the future loses nothing. `None`: the keeper
+    /// has ended, or nothing was ever collected.
+    pub async fn fresh(&self) -> Option<Arc<Snapshot>> {
+        let (answer, answered) = oneshot::channel();
+        self.asks.send(answer).ok()?;
+        answered.await.ok()
+    }
+}
+
+/// The task that owns the `Tracker`.
+#[derive(Debug)]
+pub struct Keeper {
+    marker: Arc<Marker>,
+    asks: mpsc::UnboundedReceiver<oneshot::Sender<Arc<Snapshot>>>,
+    pace: Pace,
+    tracker: Tracker,
+    disk: CachedDisk,
+}
+
+/// A new outgoing flow: the handle, and the task to spawn (`Keeper::run`).
+#[must_use]
+pub fn feed(pace: Pace) -> (Feed, Keeper) {
+    let marker = Arc::new(Marker {
+        start: Instant::now(),
+        last: AtomicU64::new(0),
+        awake: AtomicBool::new(false),
+        wake: Notify::new(),
+    });
+    let (asks, asked) = mpsc::unbounded_channel();
+    let keeper = Keeper {
+        marker: marker.clone(),
+        asks: asked,
+        pace,
+        tracker: Tracker::default(),
+        disk: CachedDisk::default(),
+    };
+    (Feed { marker, asks }, keeper)
+}
+
+impl Keeper {
+    /// Runs until every `Feed` is gone. `collect(urgent)` has Neovim's thread call
+    /// `Watch::collect` and gives its result, `None` when it failed; it is never called while one
+    /// is under way and never cancelled. `publish` filters, hands the snapshot to the agents and
+    /// returns what it handed out.
+    pub async fn run<C, F, P>(mut self, collect: C, mut publish: P)
+    where
+        C: Fn(bool) -> F + Send,
+        F: Future<Output = Option<RawState>> + Send,
+        P: FnMut(Snapshot) -> Arc<Snapshot> + Send,
+    {
+        let mut debounce = Debounce::default();
+        // A collection that was put off, though nothing changed.
+        let mut again: Option<Instant> = None;
+        let mut published: Option<Arc<Snapshot>> = None;
+        loop {
+            let due = [debounce.due(self.pace), again].into_iter().flatten().min();
+            let mut waiting = Vec::new();
+            tokio::select! {
+                biased;
+                ask = self.asks.recv() => match ask {
+                    Some(ask) => waiting.push(ask),
+                    None => return,
+                },
+                () = self.marker.wake.notified() => {
+                    debounce.changed(self.marker.latest());
+                    continue;
+                }
+                () = until(due) => {
+                    // Later changes did not wake us; they may put the moment off.
+                    if again.is_none_or(|again| Instant::now() < again) {
+                        debounce.changed(self.marker.latest());
+                        if debounce.due(self.pace).is_some_and(|due| Instant::now() < due) {
+                            continue;
+                        }
+                    }
+                }
+            }
+            while let Ok(ask) = self.asks.try_recv() {
+                waiting.push(ask);
+            }
+            // From here on a change wakes us again.
+            debounce.taken();
+            again = None;
+            self.marker.awake.store(false, Ordering::Release);
+            if let Some(raw) = collect(!waiting.is_empty()).await {
+                match self.tracker.apply(&raw, &self.disk) {
+                    Ok(applied) => {
+                        again =
+                            applied.again_ms.map(|ms| Instant::now() + Duration::from_millis(ms));
+                        published = Some(publish(applied.snapshot));
+                    }
+                    Err(error) => tracing::error!(%error, "a collected state was dropped"),
+                }
+            }
+            for ask in waiting {
+                if let Some(snapshot) = &published {
+                    // Whoever asked may have given up.
+                    let _ = ask.send(snapshot.clone());
+                }
+            }
+        }
+    }
+}
+
+async fn until(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// How long an answer of the file system is believed.
+const DISK_TRUST: Duration = Duration::from_secs(30);
+
+/// Answers of the file system, remembered for a while. Asked on the runtime's threads only.
+#[derive(Debug, Default)]
+struct CachedDisk {
+    work_trees: Cache<Option<PathBuf>>,
+    reals: Cache<PathBuf>,
+}
+
+type Cache<T> = Mutex<HashMap<PathBuf, (Instant, T)>>;
+
+fn cached<T: Clone>(cache: &Cache<T>, path: &Path, ask: impl FnOnce() -> T) -> T {
+    // A poisoned cache still holds whole answers.
+    let mut cache = cache.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((asked, answer)) = cache.get(path)
+        && asked.elapsed() < DISK_TRUST
+    {
+        return answer.clone();
+    }
+    let answer = ask();
+    cache.retain(|_, (asked, _)| asked.elapsed() < DISK_TRUST);
+    cache.insert(path.to_path_buf(), (Instant::now(), answer.clone()));
+    answer
+}
+
+impl Disk for CachedDisk {
+    fn work_tree(&self, folder: &Path) -> Option<PathBuf> {
+        cached(&self.work_trees, folder, || {
+            // A file in linked work trees and submodules.
+            folder.ancestors().find(|at| at.join(".git").exists()).map(Path::to_path_buf)
+        })
+    }
+
+    fn real(&self, path: &Path) -> PathBuf {
+        cached(&self.reals, path, || path.canonicalize().unwrap_or_else(|_| path.to_path_buf()))
+    }
+
+    fn home(&self) -> Option<PathBuf> {
+        std::env::home_dir()
+    }
+}

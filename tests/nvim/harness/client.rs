@@ -119,7 +119,7 @@ pub struct Refused {
 #[derive(Default)]
 struct Inbox {
     /// Every response by the JSON of its id: a second one is a bug that must be seen.
-    responses: HashMap<String, Vec<Value>>,
+    responses: HashMap<String, Vec<(Instant, Value)>>,
     notes: Vec<Note>,
     /// Requests of the server to us.
     requests: Vec<Value>,
@@ -562,8 +562,11 @@ impl Drop for Client {
         let twice: Vec<String> = inbox
             .responses
             .values()
-            .filter(|r| r.len() > 1)
-            .map(|r| short(&json!(r).to_string()))
+            .filter(|responses| responses.len() > 1)
+            .map(|responses| {
+                let all: Vec<&Value> = responses.iter().map(|(_, response)| response).collect();
+                short(&json!(all).to_string())
+            })
             .collect();
         let bad = inbox.bad.clone();
         drop(inbox);
@@ -588,7 +591,14 @@ pub struct Pending {
 impl Pending {
     /// All responses so far.
     pub fn answers(&self) -> Vec<Value> {
-        self.shared.inbox().responses.get(&self.id.to_string()).cloned().unwrap_or_default()
+        let inbox = self.shared.inbox();
+        let responses = inbox.responses.get(&self.id.to_string()).into_iter().flatten();
+        responses.map(|(_, response)| response.clone()).collect()
+    }
+
+    /// When the response had come in.
+    pub fn answered_at(&self) -> Option<Instant> {
+        Some(self.shared.inbox().responses.get(&self.id.to_string())?.first()?.0)
     }
 
     pub fn is_answered(&self) -> bool {
@@ -604,7 +614,8 @@ impl Pending {
     #[track_caller]
     pub fn wait_within(&self, limit: Duration) -> Value {
         let key = self.id.to_string();
-        let answer = self.shared.wait(limit, |inbox| inbox.responses.get(&key)?.first().cloned());
+        let answer =
+            self.shared.wait(limit, |inbox| Some(inbox.responses.get(&key)?.first()?.1.clone()));
         answer.unwrap_or_else(|| {
             panic!(
                 "no answer to {} (id {}) within {limit:?}; {}",
@@ -673,11 +684,11 @@ impl Shared {
         }
     }
 
-    fn take(&self, message: Value) {
+    fn take(&self, at: Instant, message: Value) {
         if message.get("method").is_none() {
             let key = message["id"].to_string();
             return self.update(|inbox| match inbox.responses.get_mut(&key) {
-                Some(responses) => responses.push(message),
+                Some(responses) => responses.push((at, message)),
                 None => inbox
                     .bad
                     .push(format!("a response to nothing: {}", short(&message.to_string()))),
@@ -686,11 +697,7 @@ impl Shared {
         let method = message["method"].as_str().unwrap_or_default().to_owned();
         match message.get("id") {
             None => self.update(|inbox| {
-                inbox.notes.push(Note {
-                    at: Instant::now(),
-                    method,
-                    params: message["params"].clone(),
-                });
+                inbox.notes.push(Note { at, method, params: message["params"].clone() });
             }),
             Some(id) => {
                 let unknown = json!({ "error": { "code": -32601, "message": "Method not found" } });
@@ -724,10 +731,12 @@ fn read(stream: TcpStream, shared: &Shared) {
             ws::TEXT | ws::CONTINUATION => {
                 message.extend(frame.payload);
                 if frame.fin {
-                    let whole = std::mem::take(&mut message);
+                    let (at, whole) = (Instant::now(), std::mem::take(&mut message));
                     match serde_json::from_slice(&whole) {
-                        Ok(Value::Array(batch)) => batch.into_iter().for_each(|m| shared.take(m)),
-                        Ok(value) => shared.take(value),
+                        Ok(Value::Array(batch)) => {
+                            batch.into_iter().for_each(|m| shared.take(at, m))
+                        }
+                        Ok(value) => shared.take(at, value),
                         Err(e) => {
                             let text = short(&String::from_utf8_lossy(&whole));
                             shared.update(|inbox| inbox.bad.push(format!("no JSON ({e}): {text}")));

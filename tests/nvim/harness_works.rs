@@ -265,3 +265,123 @@ fn frames_are_encoded_as_the_standard_says() {
         );
     }
 }
+
+/// A server of another make, with the lock file of `nvim`; what it gets it gives to `answer`.
+fn stand_in(
+    nvim: &Nvim,
+    dialect: Dialect,
+    answer: impl Fn(&Value) -> Vec<Value> + Send + 'static,
+) -> std::thread::JoinHandle<String> {
+    use tokio_tungstenite::tungstenite::handshake::server::{Request, Response};
+    use tokio_tungstenite::tungstenite::{Message, accept_hdr};
+
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let lock =
+        nvim.lock_dir(dialect).join(format!("{}.lock", listener.local_addr().unwrap().port()));
+    std::fs::create_dir_all(lock.parent().unwrap()).unwrap();
+    std::fs::write(lock, json!({ "pid": nvim.pid(), "authToken": "t0ken" }).to_string()).unwrap();
+    std::thread::spawn(move || {
+        let (stream, _) = listener.accept().unwrap();
+        let header = dialect.auth_header();
+        #[expect(clippy::result_large_err, reason = "tungstenite's signature")]
+        let check = |request: &Request, mut response: Response| {
+            assert_eq!(request.headers()[header], "t0ken");
+            if let Some(offered) = request.headers().get("sec-websocket-protocol") {
+                response.headers_mut().insert("sec-websocket-protocol", offered.clone());
+            }
+            Ok(response)
+        };
+        let mut socket = accept_hdr(stream, check).unwrap();
+        loop {
+            match socket.read() {
+                Ok(Message::Text(text)) => {
+                    for reply in answer(&serde_json::from_str(&text).unwrap()) {
+                        socket.send(Message::text(reply.to_string())).unwrap();
+                    }
+                }
+                Ok(_) => {}
+                Err(error) => return error.to_string(),
+            }
+        }
+    })
+}
+
+/// A result for whatever has an id.
+fn echo(request: &Value) -> Vec<Value> {
+    match request.get("id") {
+        Some(id) => {
+            vec![json!({ "jsonrpc": "2.0", "id": id, "result": { "of": request["method"] } })]
+        }
+        None => vec![],
+    }
+}
+
+#[test]
+fn each_dialect_shakes_hands_and_initializes() {
+    for dialect in [Dialect::Pi, Dialect::Claude, Dialect::Opencode] {
+        let nvim = Nvim::builder().plain().start();
+        let server = stand_in(&nvim, dialect, echo);
+        let agent = Client::connect(&nvim, dialect);
+        let big = "é".repeat(100_000);
+        let response = agent.call("echo", json!({ "text": big }));
+        assert_eq!(response["result"]["of"], "echo");
+        assert!(agent.ping() < Duration::from_secs(1));
+        agent.close(1000);
+        assert_eq!(agent.wait_closed().map(|(code, _)| code), Some(1000));
+        server.join().unwrap();
+    }
+}
+
+#[test]
+fn requests_of_the_server_are_answered_as_the_real_agents_do() {
+    let nvim = Nvim::builder().plain().start();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let server = stand_in(&nvim, Dialect::Claude, move |message| {
+        if message["method"] == "ask" {
+            return vec![
+                json!({ "jsonrpc": "2.0", "method": "selection_changed", "params": { "text": "x" } }),
+                json!({ "jsonrpc": "2.0", "id": "s1", "method": "roots/list" }),
+            ];
+        }
+        if message["id"] == "s1" {
+            sender.send(message.clone()).unwrap();
+        }
+        echo(message)
+    });
+    let agent = Client::connect(&nvim, Dialect::Claude);
+    agent.notify("ask", Value::Null);
+    let roots = receiver.recv_timeout(PATIENCE).unwrap();
+    assert_eq!(roots["result"]["roots"][0]["uri"], format!("file://{}", nvim.cwd.display()));
+    assert_eq!(agent.requests().len(), 1);
+    agent.wait_selection("the text x", |s| s["text"] == "x");
+    agent.lenient(); // the stand-in answers our answer
+    drop(agent);
+    server.join().unwrap();
+}
+
+#[test]
+fn a_second_answer_fails_the_test() {
+    let nvim = Nvim::builder().plain().start();
+    let server = stand_in(&nvim, Dialect::Pi, |message| {
+        let mut replies = echo(message);
+        if message["method"] == "twice" {
+            replies.extend(echo(message));
+        }
+        replies
+    });
+    let agent = Client::connect(&nvim, Dialect::Pi);
+    let pending = agent.request("twice", json!({}));
+    assert!(poll(PATIENCE, || (pending.answers().len() == 2).then_some(())).is_some());
+    let text = panic_of(|| drop(agent));
+    assert!(text.contains("answered more than once"), "{text}");
+    server.join().unwrap();
+}
+
+#[test]
+fn a_reset_is_a_reset() {
+    let nvim = Nvim::builder().plain().start();
+    let server = stand_in(&nvim, Dialect::Pi, echo);
+    Client::connect(&nvim, Dialect::Pi).rst();
+    let error = server.join().unwrap().to_lowercase();
+    assert!(error.contains("reset"), "{error}");
+}

@@ -44,16 +44,20 @@ def run(argv, env=None, limit=None):
         # A test that hangs prints nothing, so the clock must not wait for a line.
         signal.signal(signal.SIGALRM, lambda *_: os.killpg(process.pid, signal.SIGKILL))
         signal.alarm(limit)
-    for raw in process.stdout:
-        line = raw.decode("utf-8", "replace")
-        sys.stdout.write(line)
-        sys.stdout.flush()
-        m = RESULT.match(line)
-        if m:
-            passed += int(m.group(1))
-            failed += int(m.group(2))
-    status = process.wait()
-    signal.alarm(0)
+    try:
+        for raw in process.stdout:
+            line = raw.decode("utf-8", "replace")
+            sys.stdout.write(line)
+            sys.stdout.flush()
+            m = RESULT.match(line)
+            if m:
+                passed += int(m.group(1))
+                failed += int(m.group(2))
+        status = process.wait()
+    finally:  # also when we are interrupted: nothing may go on running without us
+        signal.alarm(0)
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
     if end and status == -signal.SIGKILL and time.monotonic() >= end:
         print(f"==> stopped after {limit} seconds", flush=True)
     return status, passed, failed
@@ -150,6 +154,7 @@ def end_to_end(report, found):
 
 
 def main():
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     report = Report()
     if not shutil.which("cargo"):
         print("cargo is not on PATH: install Rust first", file=sys.stderr)

@@ -339,7 +339,7 @@ fn requests_of_the_server_are_answered_as_the_real_agents_do() {
     let server = stand_in(&nvim, Dialect::Claude, move |message| {
         if message["method"] == "ask" {
             return vec![
-                json!({ "jsonrpc": "2.0", "method": "selection_changed", "params": { "text": "x" } }),
+                json!({ "method": "selection_changed", "params": { "text": "x" } }),
                 json!({ "jsonrpc": "2.0", "id": "s1", "method": "roots/list" }),
             ];
         }

@@ -21,4 +21,7 @@
 
 mod harness;
 
+mod handshake;
 mod harness_works;
+mod lifecycle;
+mod review;

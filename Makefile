@@ -25,8 +25,8 @@ try: ## Open a Neovim with an agent that keeps proposing edits: press the keys y
 	$(CARGO) build --locked --lib --example agent
 	$(PYTHON) tests/demo.py --try --library $(TARGET)/debug/$(LIBRARY) --agent $(TARGET)/debug/examples/agent
 
-test: ## Everything CI runs: lints, unit tests, end-to-end tests in three Neovims
-	$(PYTHON) tests/run.py
+test: ## Everything CI runs: lints, unit tests, end-to-end tests in three Neovims (ONLY=review)
+	$(PYTHON) tests/run.py $(ONLY)
 
 lint: ## Format and lints only
 	$(CARGO) fmt --check

@@ -4,6 +4,7 @@
 Format and lints, unit and integration tests, the release library, and with it the end-to-end tests in each Neovim that
 tests/nvim/fetch.py provides. Nothing runs twice. Goes on after a failure and tells all of them at the end; the last
 line is `N passed, N failed`, and the exit status is 1 when something failed, was not to be had, or ran no test.
+Arguments go to the end-to-end tests' program, which takes the name of a test or of a group (`review`).
 """
 
 import glob
@@ -149,7 +150,7 @@ def end_to_end(report, found):
         report.step(f"end-to-end tests in Neovim {version}")
         env = dict(os.environ, GANGWAY_NVIM=path, GANGWAY_LIBRARY=library)
         began = time.monotonic()
-        status, passed, failed = run([tests], env=env, limit=E2E_LIMIT)
+        status, passed, failed = run([tests, *sys.argv[1:]], env=env, limit=E2E_LIMIT)
         count(report, f"Neovim {version} ({time.monotonic() - began:.0f} s)", status, passed, failed, must_run=True)
 
 

@@ -25,3 +25,6 @@ mod handshake;
 mod harness_works;
 mod lifecycle;
 mod review;
+mod selection;
+mod soak;
+mod tools;

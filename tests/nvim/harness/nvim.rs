@@ -621,6 +621,11 @@ impl Nvim {
         let Some(review) = review else {
             self.fail(&format!("no two panes for {} within {PATIENCE:?}", pending.path.display()))
         };
+        // What is set last (winbar, modifiable) is set now.
+        self.settle(Duration::from_millis(30));
+        let panes = self.panes();
+        let again = |pane: Pane| panes.iter().find(|p| p.win == pane.win).cloned().unwrap_or(pane);
+        let review = Review { left: again(review.left), right: again(review.right) };
         self.claimed.lock().unwrap().insert(review.right.buf);
         review
     }

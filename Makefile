@@ -1,0 +1,59 @@
+# `make` lists what there is. The commands a contributor needs are few on purpose: everything that
+# CI runs is `make test`.
+
+PYTHON ?= python3
+CARGO ?= cargo
+# What `make bench` and `make soak` run in: a Neovim on PATH, or the one that is fetched.
+NVIM ?= $(shell $(PYTHON) tests/nvim/fetch.py --one | cut -f2)
+TARGET = $(or $(CARGO_TARGET_DIR),target)
+LIBRARY = libgangway.$(if $(filter Darwin,$(shell uname -s)),dylib,so)
+
+.DEFAULT_GOAL := help
+.PHONY: help build demo try test lint bench soak fuzz test-agents dist docs
+
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## Build the release library
+	$(CARGO) build --release --locked --lib
+
+demo: ## See a review from proposal to saved file, as text, in a minute
+	$(CARGO) build --locked --lib --example agent
+	$(PYTHON) tests/demo.py --library $(TARGET)/debug/$(LIBRARY) --agent $(TARGET)/debug/examples/agent
+
+try: ## Open a Neovim with an agent that keeps proposing edits: press the keys yourself
+	$(CARGO) build --locked --lib --example agent
+	$(PYTHON) tests/demo.py --try --library $(TARGET)/debug/$(LIBRARY) --agent $(TARGET)/debug/examples/agent
+
+test: ## Everything CI runs: lints, unit tests, end-to-end tests in three Neovims (ONLY=review)
+	$(PYTHON) tests/run.py $(ONLY)
+
+lint: ## Format and lints only
+	$(CARGO) fmt --check
+	$(CARGO) clippy --locked --all-targets -- -D warnings
+
+bench: ## Measure against Neovim's own floor; reports, never fails
+	-GANGWAY_NVIM="$(NVIM)" $(CARGO) bench --locked --bench nvim
+
+soak: ## The end-to-end tests that take long (marked #[ignore])
+	GANGWAY_NVIM="$(NVIM)" $(CARGO) test --release --locked --test nvim -- --ignored
+
+fuzz: ## The property tests, with 100 times as many cases (CASES=n for another number)
+	PROPTEST_CASES=$(or $(CASES),25600) $(CARGO) test --release --locked --lib
+
+test-agents: ## The real Pi and Claude Code, offline: HARNESS=folder of the real-client harness
+	@test -x "$(HARNESS)/matrix.sh" || { \
+	  echo "HARNESS must name a folder with the real-client harness, set up (matrix.sh in it)."; exit 2; }
+	$(CARGO) build --release --locked --lib
+	"$(HARNESS)/matrix.sh" pi "$(HARNESS)/inits/gangway.lua"
+	"$(HARNESS)/matrix.sh" claude "$(HARNESS)/inits/gangway.lua"
+
+dist: build ## The release library and its checksum, in dist/
+	mkdir -p dist
+	cp $(TARGET)/release/$(LIBRARY) dist/
+	cd dist && { sha256sum $(LIBRARY) || shasum -a 256 $(LIBRARY); } > $(LIBRARY).sha256
+	@ls -l dist
+
+docs: ## The crate's documentation, and the tags of :help gangway
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps --document-private-items
+	@test ! -d doc || "$(NVIM)" --clean --headless "+helptags doc" +qa!

@@ -1,0 +1,264 @@
+//! A proposal in two panes, and what becomes of it.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::harness::*;
+
+const OLD: &str = "one\ntwo\nthree\n";
+const NEW: &str = "one\nTWO\nthree\n";
+
+/// A Neovim with `a.txt` open and `b.txt` beside it.
+fn editor() -> Nvim {
+    Nvim::builder().file("a.txt", OLD).write("b.txt", "other\n").start()
+}
+
+#[test]
+fn an_accepted_proposal_comes_back_and_the_editor_writes_nothing() {
+    for dialect in [Dialect::Pi, Dialect::Claude] {
+        let nvim = editor();
+        let before = nvim.snapshot();
+        let agent = Client::connect(&nvim, dialect);
+        let pending = agent.open_diff(nvim.path("a.txt"), NEW);
+        let review = nvim.shown(&pending);
+        assert_eq!(nvim.lines(review.left.buf), ["one", "two", "three"]);
+        assert_eq!(nvim.lines(review.right.buf), ["one", "TWO", "three"]);
+        assert_eq!((review.left.buftype.as_str(), review.left.modifiable), ("nofile", false));
+        assert_eq!((review.left.filetype.as_str(), review.right.filetype.as_str()), ("", ""));
+        assert!(!review.left.listed && !review.right.listed);
+        assert_eq!(nvim.changed_lines(&review.right), [2]);
+        pending.assert_unanswered(Duration::from_millis(300));
+        nvim.accept(&review);
+        assert_eq!(pending.verdict(), Verdict::Saved(NEW.into()));
+        assert_eq!(nvim.read("a.txt"), OLD.as_bytes(), "the agent writes, not the editor");
+        agent.close_tab(&pending);
+        nvim.wait_until("the panes to go", || nvim.panes().is_empty());
+        before.assert_same(&nvim.snapshot(), "after an accept");
+    }
+}
+
+#[test]
+fn a_rejected_proposal_leaves_no_trace() {
+    for dialect in [Dialect::Pi, Dialect::Claude] {
+        let nvim = editor();
+        let before = nvim.snapshot();
+        let agent = Client::connect(&nvim, dialect);
+        let pending = agent.open_diff(nvim.path("a.txt"), NEW);
+        let review = nvim.shown(&pending);
+        nvim.reject(&review);
+        assert_eq!(pending.verdict(), Verdict::Rejected);
+        agent.close_tab(&pending);
+        nvim.wait_until("the panes to go", || nvim.panes().is_empty());
+        before.assert_same(&nvim.snapshot(), "after a reject");
+    }
+}
+
+#[test]
+fn what_the_user_changed_in_the_proposal_is_what_the_agent_gets() {
+    let nvim = editor();
+    let agent = Client::connect(&nvim, Dialect::Pi);
+    let pending = agent.open_diff(nvim.path("a.txt"), NEW);
+    let review = nvim.shown(&pending);
+    nvim.keys_in(&review.right, "GAmore<Esc>:w<CR>");
+    assert_eq!(pending.verdict(), Verdict::Saved("one\nTWO\nthreemore\n".into()));
+}
+
+#[test]
+fn every_way_to_accept_accepts() {
+    let nvim = editor();
+    let agent = Client::connect(&nvim, Dialect::Claude);
+    for keys in [":w<CR>", ":wq<CR>", ":x<CR>", "ZZ", "<localleader>a", ":IdeAccept<CR>"] {
+        let keys = keys.replace("<localleader>", "\\");
+        let pending = agent.open_diff(nvim.path("a.txt"), NEW);
+        let review = nvim.shown(&pending);
+        nvim.keys_in(&review.right, &keys);
+        assert_eq!(pending.verdict(), Verdict::Saved(NEW.into()), "{keys}");
+        agent.close_tab(&pending);
+        nvim.wait_until("the panes to go", || nvim.panes().is_empty());
+    }
+}
+
+#[test]
+fn d12_every_way_of_closing_rejects_once() {
+    let nvim = editor();
+    let agent = Client::connect(&nvim, Dialect::Claude);
+    let right = [
+        ":q<CR>",
+        ":q!<CR>",
+        ":close<CR>",
+        "<C-w>c",
+        "<C-w>q",
+        "ZQ",
+        ":tabclose<CR>",
+        ":bdelete!<CR>",
+        ":bwipeout!<CR>",
+        ":IdeReject<CR>",
+        "\\r",
+    ];
+    let left = [":q<CR>", "<C-w>c"];
+    let ways = right.map(|keys| ("right", keys)).into_iter().chain(left.map(|keys| ("left", keys)));
+    for (side, keys) in ways {
+        let before = nvim.snapshot();
+        let pending = agent.open_diff(nvim.path("a.txt"), NEW);
+        let review = nvim.shown(&pending);
+        nvim.keys_in(if side == "left" { &review.left } else { &review.right }, keys);
+        assert_eq!(pending.verdict(), Verdict::Rejected, "{keys} in the {side} pane");
+        agent.close_tab(&pending);
+        nvim.wait_until(&format!("{keys} in the {side} pane: the panes to go"), || {
+            nvim.panes().is_empty()
+        });
+        let after = nvim.snapshot();
+        before.assert_same_ignoring(&after, &["registers"], &format!("{keys} in the {side} pane"));
+    }
+}
+
+#[test]
+fn texts_come_back_byte_for_byte() {
+    let nvim = Nvim::start();
+    let agent = Client::connect(&nvim, Dialect::Pi);
+    let texts = [
+        "",
+        "\n",
+        "no end",
+        "dos\r\nfile\r\n",
+        "mixed\r\nends\nhere\r",
+        "\u{feff}bom\n",
+        "a\0b\n",
+        "é漢😀\n",
+        "\n\n",
+        "tab\t \n",
+    ];
+    for (i, text) in texts.into_iter().enumerate() {
+        let path = nvim.write(format!("{i}.txt"), "before\n");
+        let pending = agent.open_diff(path, text);
+        let review = nvim.shown(&pending);
+        nvim.accept(&review);
+        assert_eq!(pending.verdict(), Verdict::Saved(text.into()));
+        agent.close_tab(&pending);
+    }
+}
+
+#[test]
+fn a_file_that_does_not_exist_yet_is_reviewed_against_nothing() {
+    let nvim = Nvim::start();
+    let agent = Client::connect(&nvim, Dialect::Claude);
+    let pending = agent.open_diff(nvim.path("new folder/new.txt"), NEW);
+    let review = nvim.shown(&pending);
+    assert_eq!(nvim.lines(review.left.buf), [""]);
+    nvim.accept(&review);
+    assert_eq!(pending.verdict(), Verdict::Saved(NEW.into()));
+    assert!(!nvim.path("new folder").exists());
+}
+
+#[test]
+fn an_agent_withdraws_only_its_own() {
+    let nvim = editor();
+    let (one, two) =
+        (Client::connect(&nvim, Dialect::Claude), Client::connect(&nvim, Dialect::Claude));
+    let first = one.open_diff_as("same name", nvim.path("a.txt"), "first\n");
+    let first_review = nvim.shown(&first);
+    let second = two.open_diff_as("same name", nvim.path("b.txt"), "second\n");
+    let second_review = nvim.shown(&second);
+    let answer = one.tool("closeAllDiffTabs", json!({}));
+    assert_eq!(answer["result"]["content"][0]["text"], "CLOSED_1_DIFF_TABS");
+    assert_eq!(first.verdict(), Verdict::Rejected);
+    second.assert_unanswered(Duration::from_millis(300));
+    nvim.wait_until("the first one's panes to go", || !nvim.win_exists(first_review.right.win));
+    one.tool("close_tab", json!({ "tab_name": "same name" }));
+    second.assert_unanswered(Duration::from_millis(300));
+    nvim.accept(&second_review);
+    assert_eq!(second.verdict(), Verdict::Saved("second\n".into()));
+}
+
+#[test]
+fn a_cancelled_request_is_withdrawn_and_never_answered() {
+    let nvim = editor();
+    let agent = Client::connect(&nvim, Dialect::Claude);
+    let pending = agent.open_diff(nvim.path("a.txt"), NEW);
+    nvim.shown(&pending);
+    agent.notify(
+        "notifications/cancelled",
+        json!({ "requestId": pending.id, "reason": "changed my mind" }),
+    );
+    nvim.wait_until("the panes to go", || nvim.panes().is_empty());
+    pending.assert_unanswered(Duration::from_millis(300));
+}
+
+#[test]
+fn the_reviews_of_an_agent_that_vanishes_go_with_it() {
+    let nvim = editor();
+    for how in ["rst", "fin", "close"] {
+        let agent = Client::connect(&nvim, Dialect::Pi);
+        let pending = agent.open_diff(nvim.path("a.txt"), NEW);
+        nvim.shown(&pending);
+        match how {
+            "rst" => agent.rst(),
+            "fin" => agent.fin(),
+            _ => agent.close(1000),
+        }
+        nvim.wait_until(&format!("{how}: the panes to go"), || nvim.panes().is_empty());
+        nvim.wait_until(&format!("{how}: the review to go"), || {
+            nvim.status()["reviews"] == json!([])
+        });
+    }
+}
+
+#[test]
+fn leaving_neovim_answers_what_is_pending_before_the_socket_closes() {
+    for command in ["qa!", "qa", "wqa", "cquit"] {
+        let nvim = editor();
+        let agents = [Client::connect(&nvim, Dialect::Pi), Client::connect(&nvim, Dialect::Claude)];
+        let pending = agents.each_ref().map(|agent| agent.open_diff(nvim.path("a.txt"), NEW));
+        for pending in &pending {
+            nvim.shown(pending);
+        }
+        let exit = nvim.quit(command);
+        assert_eq!(exit.signal, None);
+        assert!(exit.took < Duration::from_secs(1), "{command} took {:?}", exit.took);
+        for pending in &pending {
+            assert_eq!(pending.verdict(), Verdict::Rejected, "{command}");
+        }
+    }
+}
+
+#[test]
+fn stopping_answers_what_is_pending() {
+    let nvim = editor();
+    let agent = Client::connect(&nvim, Dialect::Pi);
+    let pending = agent.open_diff(nvim.path("a.txt"), NEW);
+    nvim.shown(&pending);
+    nvim.cmd("IdeStop");
+    assert_eq!(pending.verdict(), Verdict::Rejected);
+    nvim.wait_until("the panes to go", || nvim.panes().is_empty());
+}
+
+#[test]
+fn two_proposals_for_one_file_are_both_answerable() {
+    let nvim = editor();
+    let (pi, claude) =
+        (Client::connect(&nvim, Dialect::Pi), Client::connect(&nvim, Dialect::Claude));
+    let one = pi.open_diff(nvim.path("a.txt"), "from pi\n");
+    let two = claude.open_diff(nvim.path("a.txt"), "from claude\n");
+    let (first, second) = (nvim.shown(&one), nvim.shown(&two));
+    nvim.reject(&second);
+    assert_eq!(two.verdict(), Verdict::Rejected);
+    nvim.accept(&first);
+    assert_eq!(one.verdict(), Verdict::Saved("from pi\n".into()));
+}
+
+#[test]
+fn a_real_terminal_shows_both_panes_and_takes_the_keys() {
+    let nvim = Nvim::builder().tty(30, 100).file("a.txt", OLD).start();
+    let agent = Client::connect(&nvim, Dialect::Pi);
+    let pending = agent.open_diff(nvim.path("a.txt"), NEW);
+    let review = nvim.shown(&pending);
+    nvim.wait_for_text("TWO");
+    let row = nvim.screen_find("TWO").unwrap().0;
+    let line = nvim.screen_text().lines().nth(usize::from(row)).unwrap().to_owned();
+    assert!(line.find("two") < line.find("TWO"), "disk on the left, proposal on the right: {line}");
+    nvim.goto(review.right.win);
+    nvim.settle(ARMED);
+    nvim.type_slowly(":w\r", Duration::from_millis(20));
+    assert_eq!(pending.verdict(), Verdict::Saved(NEW.into()));
+}

@@ -195,11 +195,7 @@ fn read(path: &Path, limit: u64, extra: OFlags) -> Result<Vec<u8>, ReadError> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY | extra;
     let file = rustix::fs::open(path, flags, Mode::empty()).map_err(|e| ReadError::of(path, e))?;
     let stat = rustix::fs::fstat(&file).map_err(|e| ReadError::of(path, e))?;
-<<<<<<< HEAD
-    if let Some(what) = kind_of(FileType::from_raw_mode(stat.st_mode)).or(special(&file)) {
-=======
     if let Some(what) = kind_of(FileType::from_raw_mode(stat.st_mode)) {
->>>>>>> mcp
         return Err(ReadError::NotPlain { path: path.into(), what });
     }
     let size = u64::try_from(stat.st_size).unwrap_or(0);
@@ -225,12 +221,8 @@ pub fn check_plain(path: &Path, follow: bool) -> Result<(), ReadError> {
     let flags = if follow { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
     let stat = rustix::fs::statat(rustix::fs::CWD, path, flags);
     let stat = stat.map_err(|e| ReadError::of(path, e))?;
-<<<<<<< HEAD
-    match kind_of(FileType::from_raw_mode(stat.st_mode)) {
-=======
     let what = kind_of(FileType::from_raw_mode(stat.st_mode)).or_else(|| special(path));
     match what {
->>>>>>> mcp
         Some(what) => Err(ReadError::NotPlain { path: path.into(), what }),
         None => Ok(()),
     }
@@ -257,30 +249,18 @@ fn what_is(path: &Path) -> Option<&'static str> {
 
 /// Files that call themselves plain but are windows into the kernel (`/proc/self/mem`).
 #[cfg(target_os = "linux")]
-<<<<<<< HEAD
-fn special(file: impl std::os::fd::AsFd) -> Option<&'static str> {
-=======
 fn special(path: &Path) -> Option<&'static str> {
->>>>>>> mcp
     const PROC: u64 = 0x9fa0;
     const SYSFS: u64 = 0x6265_6572;
     const DEBUGFS: u64 = 0x6462_6720;
     const TRACEFS: u64 = 0x7472_6163;
-<<<<<<< HEAD
-    let kind = rustix::fs::fstatfs(file).ok()?.f_type;
-=======
     let kind = rustix::fs::statfs(path).ok()?.f_type;
->>>>>>> mcp
     #[allow(clippy::cast_sign_loss, clippy::useless_conversion)]
     matches!(kind as u64, PROC | SYSFS | DEBUGFS | TRACEFS).then_some("a file of the kernel")
 }
 
 #[cfg(not(target_os = "linux"))]
-<<<<<<< HEAD
-fn special(_file: impl std::os::fd::AsFd) -> Option<&'static str> {
-=======
 fn special(_path: &Path) -> Option<&'static str> {
->>>>>>> mcp
     None
 }
 

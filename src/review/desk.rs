@@ -110,6 +110,7 @@ impl Desk {
         let review = Arc::new(Review { id, proposal });
         if ledger.closed_for_good {
             drop(ledger);
+            self.finish(replaced);
             answer(Verdict::Reject);
             return review;
         }
@@ -235,4 +236,194 @@ impl Desk {
 /// poisoning is not a reason to lose the other reviews.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::review::Kind;
+    use proptest::prelude::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::SystemTime;
+
+    fn proposal(owner: u64, name: &str) -> Proposal {
+        Proposal {
+            owner: Owner(owner),
+            origin: "Pi".into(),
+            name: name.into(),
+            id: None,
+            kind: Kind::Tool { target: "t".into(), description: String::new() },
+            editable: false,
+            can_always: false,
+            asked: SystemTime::UNIX_EPOCH,
+        }
+    }
+
+    /// A desk whose answers are kept, in order of arrival.
+    #[derive(Default)]
+    struct Asked {
+        desk: Desk,
+        answers: Vec<Arc<Mutex<Vec<Verdict>>>>,
+        reviews: Vec<Arc<Review>>,
+    }
+
+    impl Asked {
+        fn ask(&mut self, proposal: Proposal) -> ReviewId {
+            let heard: Arc<Mutex<Vec<Verdict>>> = Arc::default();
+            let answer = Arc::clone(&heard);
+            let review = self.desk.open(proposal, Box::new(move |v| lock(&answer).push(v)));
+            self.answers.push(heard);
+            self.reviews.push(Arc::clone(&review));
+            review.id.clone()
+        }
+
+        fn answer(&self, index: usize) -> Vec<Verdict> {
+            lock(&self.answers[index]).clone()
+        }
+    }
+
+    #[test]
+    fn the_same_name_from_one_owner_rejects_the_first_only() {
+        let mut asked = Asked::default();
+        asked.ask(proposal(1, "a"));
+        asked.ask(proposal(2, "a"));
+        let third = asked.ask(proposal(1, "a"));
+        assert_eq!(asked.answer(0), [Verdict::Reject]);
+        assert!(asked.answer(1).is_empty() && asked.answer(2).is_empty());
+        assert!(asked.desk.decide(&third, Verdict::AlwaysAllow));
+        assert!(!asked.desk.decide(&third, Verdict::Reject), "decided twice");
+        assert_eq!(asked.answer(2), [Verdict::AlwaysAllow]);
+    }
+
+    #[test]
+    fn names_that_are_empty_never_collide() {
+        let mut asked = Asked::default();
+        asked.ask(proposal(1, ""));
+        asked.ask(proposal(1, ""));
+        assert_eq!(asked.desk.len(), 2);
+    }
+
+    #[test]
+    fn an_owner_withdraws_only_what_it_asked() {
+        let mut asked = Asked::default();
+        asked.ask(proposal(1, "a"));
+        let other = asked.ask(proposal(2, "a"));
+        assert_eq!(asked.desk.withdraw(Owner(1), "a", Withdrawal::Closed), 1);
+        assert!(!asked.desk.withdraw_one(Owner(1), &other, Withdrawal::Cancelled));
+        assert_eq!(asked.answer(0), [Verdict::Withdrawn(Withdrawal::Closed)]);
+        assert!(asked.answer(1).is_empty());
+    }
+
+    #[test]
+    fn without_an_id_the_visible_then_the_oldest_seen_then_the_oldest_is_meant() {
+        let mut asked = Asked::default();
+        let (a, b, c) =
+            (asked.ask(proposal(1, "a")), asked.ask(proposal(1, "b")), asked.ask(proposal(1, "c")));
+        let target = |visible| asked.desk.target(visible).map(|(r, t)| (r.id.clone(), t));
+        assert_eq!(target(None), Some((a.clone(), Target::Unseen)));
+        asked.desk.mark_seen(&b);
+        assert_eq!(target(None), Some((b, Target::Seen)));
+        assert_eq!(target(Some(&c)), Some((c, Target::Seen)));
+        assert_eq!(asked.desk.shutdown(), 3);
+        assert_eq!(asked.desk.target(Some(&a)).map(|_| ()), None);
+    }
+
+    #[test]
+    fn after_shutdown_a_question_is_rejected_at_once() {
+        let mut asked = Asked::default();
+        asked.desk.shutdown();
+        asked.ask(proposal(1, "a"));
+        assert_eq!(asked.answer(0), [Verdict::Reject]);
+        asked.desk.reopen();
+        asked.ask(proposal(1, "a"));
+        assert!(asked.answer(1).is_empty());
+    }
+
+    #[test]
+    fn an_answer_may_use_the_desk_again() {
+        let desk = Desk::default();
+        let again = desk.clone();
+        let count = Arc::new(AtomicUsize::new(0));
+        let heard = Arc::clone(&count);
+        let review = desk.open(
+            proposal(1, "a"),
+            Box::new(move |_| {
+                heard.fetch_add(again.len() + 1, Ordering::Relaxed);
+            }),
+        );
+        desk.decide(&review.id, Verdict::Reject);
+        assert_eq!(count.load(Ordering::Relaxed), 1);
+    }
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Open(u64, u8),
+        Decide(usize, bool),
+        Withdraw(u64, u8),
+        WithdrawOne(usize),
+        OwnerLost(u64),
+        Shutdown,
+        Reopen,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => (0..3u64, 0..3u8).prop_map(|(o, n)| Step::Open(o, n)),
+            4 => (0..40usize, any::<bool>()).prop_map(|(i, yes)| Step::Decide(i, yes)),
+            1 => (0..3u64, 0..3u8).prop_map(|(o, n)| Step::Withdraw(o, n)),
+            1 => (0..40usize).prop_map(Step::WithdrawOne),
+            1 => (0..3u64).prop_map(Step::OwnerLost),
+            1 => Just(Step::Shutdown),
+            1 => Just(Step::Reopen),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn every_question_gets_exactly_one_verdict_in_any_order(steps in prop::collection::vec(step(), 0..60)) {
+            let mut asked = Asked::default();
+            let name = |n: u8| ["", "x", "x "][usize::from(n)].to_owned();
+            for step in steps {
+                match step {
+                    Step::Open(owner, n) => { asked.ask(proposal(owner, &name(n))); }
+                    Step::Decide(i, yes) => if let Some(review) = asked.reviews.get(i) {
+                        let verdict = if yes { Verdict::AlwaysAllow } else { Verdict::Dismissed };
+                        let pending = asked.answer(i).is_empty();
+                        let hit = asked.desk.decide(&review.id, verdict.clone());
+                        prop_assert_eq!(hit, pending, "a decision counts exactly while it is pending");
+                        if hit { prop_assert_eq!(asked.answer(i), vec![verdict]); }
+                    },
+                    Step::Withdraw(owner, n) => { asked.desk.withdraw(Owner(owner), &name(n), Withdrawal::Closed); }
+                    Step::WithdrawOne(i) => if let Some(review) = asked.reviews.get(i) {
+                        asked.desk.withdraw_one(review.owner, &review.id, Withdrawal::Cancelled);
+                    },
+                    Step::OwnerLost(owner) => {
+                        asked.desk.withdraw_all(Owner(owner), Withdrawal::OwnerLost);
+                        for (i, review) in asked.reviews.iter().enumerate() {
+                            if review.owner == Owner(owner) { prop_assert_eq!(asked.answer(i).len(), 1); }
+                        }
+                    }
+                    Step::Shutdown => { asked.desk.shutdown(); prop_assert!(asked.desk.is_empty()); }
+                    Step::Reopen => asked.desk.reopen(),
+                }
+                for i in 0..asked.answers.len() {
+                    let answers = asked.answer(i).len();
+                    let pending = asked.desk.get(&asked.reviews[i].id)
+                        .is_some_and(|r| Arc::ptr_eq(&r, &asked.reviews[i]));
+                    prop_assert_eq!(answers, usize::from(!pending), "review {}", i);
+                }
+            }
+            asked.desk.shutdown();
+            for i in 0..asked.answers.len() { prop_assert_eq!(asked.answer(i).len(), 1); }
+            // The editor hears of every opening and closing, in order.
+            let mut open = std::collections::BTreeSet::new();
+            for event in asked.desk.take_events() {
+                match event {
+                    Event::Opened(r) => prop_assert!(open.insert(Arc::as_ptr(&r))),
+                    Event::Closed(r, _) => prop_assert!(open.remove(&Arc::as_ptr(&r))),
+                }
+            }
+            prop_assert!(open.is_empty());
+        }
+    }
 }

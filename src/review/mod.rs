@@ -7,6 +7,7 @@
 pub mod desk;
 pub mod hunks;
 pub mod text;
+pub mod two_panes;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

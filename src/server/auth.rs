@@ -56,6 +56,18 @@ impl Credentials {
         Ok(Self(tokens.collect::<io::Result<_>>()?))
     }
 
+    /// Tokens for these families: the known ones as they are, new ones for the others.
+    ///
+    /// # Errors
+    /// See `Token::generate`.
+    pub fn for_families(&self, families: impl IntoIterator<Item = Family>) -> io::Result<Self> {
+        let tokens = families.into_iter().map(|family| {
+            let known = self.0.get(&family).cloned();
+            Ok((family, known.map_or_else(Token::generate, Ok)?))
+        });
+        Ok(Self(tokens.collect::<io::Result<_>>()?))
+    }
+
     #[must_use]
     pub fn token(&self, family: Family) -> Option<&Token> {
         self.0.get(&family)

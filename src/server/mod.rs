@@ -144,6 +144,11 @@ impl Server {
         self.context.port
     }
 
+    #[must_use]
+    pub fn credentials(&self) -> &Credentials {
+        &self.context.credentials
+    }
+
     /// Stops listening first (an agent that is told to go comes back within milliseconds), then
     /// lets every session answer what it owes and close. What is left at the deadline is cut.
     pub async fn stop(mut self, deadline: Duration) {

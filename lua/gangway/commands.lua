@@ -1,0 +1,150 @@
+-- What the :Ide commands do. Required by plugin/gangway.lua when one is used.
+local M = {}
+
+local gangway = require('gangway')
+
+local function warn(message) vim.notify('gangway: ' .. message, vim.log.levels.WARN, { title = 'gangway' }) end
+
+function M.start() gangway.start() end
+function M.stop() gangway.stop() end
+
+local function decide(name)
+  return function(args)
+    local id = args.args ~= '' and args.args or nil
+    gangway[name](id, args.bang or id ~= nil)
+  end
+end
+
+M.accept = decide('accept')
+M.reject = decide('reject')
+M.always_allow = decide('always_allow')
+
+---@param lead string
+function M.complete_review(lead)
+  local ids = vim.tbl_map(function(review) return tostring(review.id) end, gangway.status().reviews)
+  return vim.tbl_filter(function(id) return vim.startswith(id, lead) end, ids)
+end
+
+local SHARE = { 'on', 'off', 'toggle' }
+
+---@param lead string
+function M.complete_share(lead)
+  return vim.tbl_filter(function(word) return vim.startswith(word, lead) end, SHARE)
+end
+
+function M.share(args)
+  if args.args ~= '' and not vim.tbl_contains(SHARE, args.args) then
+    return warn('IdeShare: wants on, off or toggle')
+  end
+  local sharing = gangway.share(args.args ~= '' and args.args or nil)
+  vim.notify('gangway: sharing is ' .. (sharing and 'on' or 'off') .. ' for this project')
+end
+
+function M.send(args)
+  local opts = {}
+  local mode = vim.fn.mode()
+  if args.range > 0 then
+    opts.line1, opts.line2 = args.line1, args.line2
+  elseif mode:match('^[vV\22]') then
+    local a, b = vim.fn.line('v'), vim.fn.line('.')
+    opts.line1, opts.line2 = math.min(a, b), math.max(a, b)
+  end
+  local clients = gangway.status().clients
+  if #clients < 2 then
+    gangway.send(opts)
+    return
+  end
+  vim.ui.select(clients, {
+    prompt = 'Send to',
+    format_item = function(client) return ('%s (%s)'):format(client.name, client.root or client.id) end,
+  }, function(client)
+    if not client then return end
+    opts.client = client.id
+    gangway.send(opts)
+  end)
+end
+
+--- Control characters of an agent's text made visible.
+local function plain(text) return vim.fn.strtrans((text:gsub('%z', '<00>'))) end
+
+---@param review table
+local function describe(review)
+  local what = review.path and vim.fn.fnamemodify(review.path, ':~:.') or review.kind
+  return ('%s  %s  %s%s'):format(review.id, review.origin, plain(what), review.seen and '' or '  (not seen yet)')
+end
+
+function M.reviews()
+  local reviews = gangway.status().reviews
+  if #reviews == 0 then return warn('no review is waiting') end
+  vim.ui.select(reviews, { prompt = 'Reviews', format_item = describe }, function(review)
+    if review and not gangway.show(review.id) then warn('that review is gone') end
+  end)
+end
+
+--- The lines of :IdeStatus.
+---@return string[]
+function M.status_lines()
+  local native, problem = gangway._library(true)
+  if not native then return vim.split('gangway: ' .. problem, '\n') end
+  local s = gangway.status()
+  local lines = {
+    s.running and ('Listening on 127.0.0.1:%d'):format(s.port or 0) or 'Not running (:IdeStart)',
+    'Sharing is ' .. (s.sharing and 'on' or 'off') .. ' for this project',
+  }
+  local function section(title, items)
+    lines[#lines + 1] = ''
+    lines[#lines + 1] = title
+    for _, item in ipairs(items) do
+      lines[#lines + 1] = '  ' .. item
+    end
+    if #items == 0 then lines[#lines + 1] = '  none' end
+  end
+  section('Agents', vim.tbl_map(function(c)
+    return plain(('%s %s%s'):format(c.name, c.version or '', c.root and ('  in ' .. c.root) or ''))
+  end, s.clients))
+  section('Reviews', vim.tbl_map(describe, s.reviews))
+  section('Lock files', s.lock_files)
+  for _, note in ipairs(s.notes or {}) do
+    lines[#lines + 1] = ''
+    lines[#lines + 1] = note
+  end
+  return lines
+end
+
+--- Shows lines in a window that closes with q.
+local function show(lines, title)
+  local width, height = 20, #lines
+  for _, line in ipairs(lines) do
+    width = math.max(width, vim.fn.strdisplaywidth(line))
+  end
+  width = math.min(width + 2, vim.o.columns - 4)
+  height = math.min(height, vim.o.lines - 4)
+  local buf = vim.api.nvim_create_buf(false, true)
+  vim.bo[buf].bufhidden = 'wipe'
+  vim.api.nvim_buf_set_lines(buf, 0, -1, false, lines)
+  vim.bo[buf].modifiable = false
+  local win = vim.api.nvim_open_win(buf, true, {
+    relative = 'editor',
+    style = 'minimal',
+    border = 'rounded',
+    title = ' ' .. title .. ' ',
+    width = width,
+    height = height,
+    row = math.max(0, math.floor((vim.o.lines - height) / 2) - 1),
+    col = math.max(0, math.floor((vim.o.columns - width) / 2)),
+  })
+  vim.wo[win].wrap = true
+  for _, key in ipairs({ 'q', '<Esc>' }) do
+    vim.keymap.set('n', key, '<Cmd>close<CR>', { buffer = buf, nowait = true })
+  end
+end
+
+function M.status() show(M.status_lines(), 'gangway') end
+
+function M.log()
+  local native, problem = gangway._library(true)
+  if not native then return warn(problem) end
+  vim.cmd.split({ args = { native.log_path() }, magic = { file = false, bar = false } })
+end
+
+return M

@@ -1,0 +1,62 @@
+-- The defaults, and the types of what users write (SetupOpts) and what is in force (Config).
+-- The library validates (src/config.rs); a test keeps the two in step.
+local M = {}
+
+---@class gangway.Config
+---@field auto_start boolean|"always" start with a UI; "always" also when headless
+---@field agents gangway.config.Agents
+---@field context gangway.config.Context
+---@field review gangway.config.Review
+---@field log_level "off"|"error"|"warn"|"info"|"debug"|"trace"
+
+---@class gangway.config.Agents
+---@field pi { enabled: boolean }
+---@field claude { enabled: boolean, diffs: boolean } also serves opencode
+---@field aivyx { enabled: boolean|"auto", approvals: boolean }
+---@field rivumi { enabled: boolean|"auto", websocket_url: string? }
+
+---@class gangway.config.Context
+---@field enabled boolean
+---@field debounce_ms number
+---@field max_wait_ms number
+---@field exclude string[]? nil: the built-in patterns
+---@field root string|(fun(): string|string[])|nil nil: the folders Neovim works in
+
+---@class gangway.config.Review
+---@field layout "tab"
+---@field focus "auto"|"never"|"always"
+---@field bell boolean
+---@field keys { accept: string|false, reject: string|false, always: string|false, drop_hunk: string|false }
+
+---@class (exact) gangway.SetupOpts
+---@field auto_start? boolean|"always"
+---@field agents? table
+---@field context? table
+---@field review? table
+---@field log_level? string
+
+---@type gangway.Config
+M.defaults = {
+  auto_start = true,
+  agents = {
+    pi = { enabled = true },
+    claude = { enabled = true, diffs = true },
+    aivyx = { enabled = 'auto', approvals = true },
+    rivumi = { enabled = 'auto', websocket_url = nil },
+  },
+  context = { enabled = true, debounce_ms = 100, max_wait_ms = 300, exclude = nil, root = nil },
+  review = {
+    layout = 'tab',
+    focus = 'auto',
+    bell = false,
+    keys = {
+      accept = '<localleader>a',
+      reject = '<localleader>r',
+      always = '<localleader>A',
+      drop_hunk = '<localleader>x',
+    },
+  },
+  log_level = 'info',
+}
+
+return M

@@ -1,0 +1,158 @@
+-- The public API. Everything works without setup(): :IdeStart alone starts with the defaults.
+local M = {}
+
+---@type gangway.SetupOpts?
+local options
+local warned = {}
+
+local function notify(message, level) vim.notify('gangway: ' .. message, level, { title = 'gangway' }) end
+
+--- Says it once in this Neovim, so that a broken library is not a message at every step.
+local function complain_once(message)
+  if warned[message] then return end
+  warned[message] = true
+  notify(message, vim.log.levels.ERROR)
+end
+
+--- The library, configured; nil after a message.
+---@param quiet boolean? no message
+local function library(quiet)
+  local native, problem = require('gangway.native').load()
+  if not native then
+    if not quiet then complain_once(problem) end
+    return nil, problem
+  end
+  if not native.configured() then
+    M.problems = native.configure(options or {})
+    for _, line in ipairs(M.problems) do
+      complain_once(line)
+    end
+  end
+  return native
+end
+
+--- The library if it is loaded already: for what makes no sense before.
+local function loaded() return package.loaded['gangway.native'] and require('gangway.native').native end
+
+local function auto_start(opts)
+  local when = type(opts) == 'table' and opts.auto_start
+  if when == nil then when = true end
+  if when == false then return end
+  local function go()
+    if when == 'always' or #vim.api.nvim_list_uis() > 0 then return M.start() end
+    vim.api.nvim_create_autocmd('UIEnter', { once = true, callback = function() M.start() end })
+  end
+  if vim.v.vim_did_enter == 1 then
+    vim.schedule(go)
+  else
+    vim.api.nvim_create_autocmd('VimEnter', { once = true, callback = go })
+  end
+end
+
+--- Configures the plugin, and starts it unless `auto_start` says otherwise. May be called again.
+---@param opts gangway.SetupOpts?
+function M.setup(opts)
+  options = opts == nil and {} or opts
+  local native = loaded()
+  if native then
+    M.problems = native.configure(options)
+    for _, line in ipairs(M.problems) do
+      complain_once(line)
+    end
+    if native.running() then return end
+  end
+  auto_start(options)
+end
+
+--- Lets agents connect: server, lock files, context. Does nothing when it runs already.
+function M.start()
+  if not loaded() and require('gangway.native').in_coroutine() then return vim.schedule(M.start) end
+  local native = library()
+  if native then native.start() end
+end
+
+--- Rejects what is pending, tells the agents, removes the lock files.
+function M.stop()
+  local native = loaded()
+  if native then native.stop() end
+end
+
+---@class gangway.Status
+---@field running boolean
+---@field port integer?
+---@field clients table[]
+---@field reviews table[] { id, origin, kind, path, seen, age }
+---@field sharing boolean
+---@field lock_files string[]
+
+---@return gangway.Status
+function M.status()
+  local native = loaded()
+  if native then return native.status() end
+  return { running = false, clients = {}, reviews = {}, sharing = true, lock_files = {} }
+end
+
+---@param decision "accept"|"reject"|"always_allow"
+---@param id string|number|nil without: the visible review, else the oldest one that was seen
+---@param unseen boolean? decide it even if it was never shown
+---@return boolean ok
+local function decide(decision, id, unseen)
+  local native = loaded()
+  local problem = native and native.decide(decision, id ~= nil and tostring(id) or nil, unseen == true)
+  if not native then problem = 'no review is waiting' end
+  if problem then notify(problem, vim.log.levels.WARN) end
+  return not problem
+end
+
+function M.accept(id, unseen) return decide('accept', id, unseen) end
+function M.reject(id, unseen) return decide('reject', id, unseen) end
+function M.always_allow(id, unseen) return decide('always_allow', id, unseen) end
+
+--- Brings a waiting review into view.
+---@param id string|number
+---@return boolean shown
+function M.show(id)
+  local native = loaded()
+  return native ~= nil and native.show(tostring(id))
+end
+
+---@class gangway.SendOpts
+---@field path string? default: the current file
+---@field line1 integer? 1-based, inclusive; without: the whole file
+---@field line2 integer?
+---@field client integer? an id of status().clients, when several agents are connected
+
+--- Mentions a file, or lines of it, to the agent.
+---@param opts gangway.SendOpts?
+---@return boolean sent
+function M.send(opts)
+  if opts ~= nil and type(opts) ~= 'table' then
+    notify('send: wants a table', vim.log.levels.WARN)
+    return false
+  end
+  local native = library()
+  if not native then return false end
+  return native.send(opts or {})
+end
+
+--- What agents may see of this project. Remembered across restarts.
+---@param what "on"|"off"|"toggle"|nil
+---@return boolean sharing
+function M.share(what)
+  local native = library()
+  if not native then return true end
+  return native.share(what)
+end
+
+--- For a statusline: empty while nobody is connected and nothing waits.
+---@return string
+function M.statusline()
+  local native = loaded()
+  return native and native.statusline() or ''
+end
+
+--- The library, for :checkhealth and the commands.
+---@private
+function M._library(quiet) return library(quiet) end
+
+return M

@@ -1,0 +1,42 @@
+-- Commands and <Plug> maps. Nothing is loaded until one of them is used.
+if vim.g.loaded_gangway then return end
+vim.g.loaded_gangway = true
+
+local command = vim.api.nvim_create_user_command
+
+---@param name string a function of gangway.commands
+local function run(name)
+  return function(args) require('gangway.commands')[name](args) end
+end
+
+---@param name string
+local function complete(name)
+  return function(lead) return require('gangway.commands')[name](lead) end
+end
+
+command('IdeStart', run('start'), { desc = 'gangway: let agents connect' })
+command('IdeStop', run('stop'), { desc = 'gangway: reject what waits, disconnect agents' })
+command('IdeStatus', run('status'), { desc = 'gangway: port, agents, reviews' })
+command('IdeReviews', run('reviews'), { desc = 'gangway: choose a waiting review' })
+command('IdeLog', run('log'), { desc = 'gangway: open the log' })
+command('IdeSend', run('send'), { range = true, desc = 'gangway: mention lines to the agent' })
+for name, fn in pairs({ IdeAccept = 'accept', IdeReject = 'reject', IdeAlwaysAllow = 'always_allow' }) do
+  command(name, run(fn), {
+    nargs = '?',
+    bang = true,
+    complete = complete('complete_review'),
+    desc = 'gangway: ' .. fn:gsub('_', ' ') .. ' a review (with an id or !: unseen)',
+  })
+end
+command('IdeShare', run('share'), {
+  nargs = '?',
+  complete = complete('complete_share'),
+  desc = 'gangway: what agents may see: on, off or toggle',
+})
+
+local map = vim.keymap.set
+map('n', '<Plug>(gangway-accept)', '<Cmd>IdeAccept<CR>', { desc = 'gangway: accept' })
+map('n', '<Plug>(gangway-reject)', '<Cmd>IdeReject<CR>', { desc = 'gangway: reject' })
+map('n', '<Plug>(gangway-always-allow)', '<Cmd>IdeAlwaysAllow<CR>', { desc = 'gangway: always allow' })
+map('n', '<Plug>(gangway-reviews)', '<Cmd>IdeReviews<CR>', { desc = 'gangway: reviews' })
+map({ 'n', 'x' }, '<Plug>(gangway-send)', '<Cmd>IdeSend<CR>', { desc = 'gangway: send' })

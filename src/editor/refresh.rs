@@ -1,0 +1,244 @@
+//! Shows in the user's buffers what an agent has written to their files.
+//!
+//! Neovim's thread owns the decision; a worker watches the directories of loaded files (a watch on
+//! a file dies at the first rename over it). A buffer without unsaved changes is reloaded without a
+//! prompt and with its undo history, its cursors staying on their text; one with unsaved changes is
+//! kept, and the user's own later `:w` asks, as Vim should.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use notify::event::{AccessKind, AccessMode, EventKind, ModifyKind};
+use notify::{RecommendedWatcher, RecursiveMode, Watcher};
+use nvim_oxi::mlua::{self, Table};
+
+use super::api::{Buf, Result, Win};
+use super::{Bridge, Editor};
+use crate::review::hunks::kept_lines;
+
+/// Writes come in bursts (truncate, write, close; or create, rename).
+const SETTLE: Duration = Duration::from_millis(40);
+/// Above this many bytes cursors stay on their line number instead of their text.
+const FOLLOW_BYTES: usize = 2 << 20;
+/// More directories than this are not watched; Neovim's own check on focus still applies.
+const MAX_DIRS: usize = 512;
+
+#[derive(Default)]
+struct Shared {
+    /// Real path of a file → buffers that hold it.
+    buffers: HashMap<PathBuf, Vec<Buf>>,
+    /// Directories watched.
+    dirs: BTreeSet<PathBuf>,
+    watcher: Option<RecommendedWatcher>,
+    /// Changed since the last report.
+    changed: BTreeSet<PathBuf>,
+}
+
+#[derive(Default)]
+pub struct Refresh {
+    shared: Arc<Mutex<Shared>>,
+    active: Cell<bool>,
+    /// Files of reviews, watched even when no buffer holds them yet.
+    expected: RefCell<BTreeMap<PathBuf, ()>>,
+    update_due: Cell<bool>,
+}
+
+impl Refresh {
+    /// On while an agent is connected (agents also write without asking).
+    pub(super) fn set_active(&self, editor: &Rc<Editor>, on: bool) {
+        if self.active.replace(on) != on {
+            self.update_soon(editor);
+        }
+    }
+
+    /// The agent is about to write this file, or has just been allowed to.
+    pub(super) fn expect(&self, editor: &Rc<Editor>, path: &Path) {
+        self.expected.borrow_mut().insert(path.to_owned(), ());
+        self.update_soon(editor);
+    }
+
+    /// Buffers came or went.
+    pub(super) fn update_soon(&self, editor: &Rc<Editor>) {
+        if self.update_due.replace(true) {
+            return;
+        }
+        editor.after(Duration::from_millis(20), |editor| {
+            editor.refresh.update_due.set(false);
+            if let Err(error) = editor.refresh.update(editor) {
+                tracing::warn!("cannot list buffers: {error}");
+            }
+        });
+    }
+
+    fn update(&self, editor: &Rc<Editor>) -> Result<()> {
+        let mut files: Vec<(PathBuf, Option<Buf>)> = Vec::new();
+        if self.active.get() {
+            let list = editor.api.chunk("files", include_str!("files.lua"))?;
+            let found: Table = list.call(())?;
+            for entry in found.sequence_values::<Table>() {
+                let entry = entry?;
+                let name: mlua::String = entry.get(2)?;
+                let path = PathBuf::from(OsStr::from_bytes(&name.as_bytes()));
+                files.push((path, Some(entry.get(1)?)));
+            }
+            files.extend(self.expected.borrow().keys().map(|path| (path.clone(), None)));
+        } else {
+            self.expected.borrow_mut().clear();
+        }
+        let (shared, bridge, runtime) =
+            (Arc::clone(&self.shared), editor.bridge.clone(), editor.runtime());
+        editor.on_worker(move || watch(&shared, &bridge, runtime.as_ref(), files));
+        Ok(())
+    }
+}
+
+fn lock(shared: &Mutex<Shared>) -> std::sync::MutexGuard<'_, Shared> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Worker: resolves names and moves the watches to where the files are.
+fn watch(
+    shared: &Arc<Mutex<Shared>>,
+    bridge: &Bridge,
+    runtime: Option<&tokio::runtime::Handle>,
+    files: Vec<(PathBuf, Option<Buf>)>,
+) {
+    let mut buffers: HashMap<PathBuf, Vec<Buf>> = HashMap::new();
+    let mut dirs = BTreeSet::new();
+    for (path, buf) in files {
+        // A file that does not exist yet has a directory that does.
+        let real = std::fs::canonicalize(&path).unwrap_or_else(|_| {
+            let parent = path.parent().and_then(|p| std::fs::canonicalize(p).ok());
+            parent.zip(path.file_name()).map_or(path.clone(), |(dir, name)| dir.join(name))
+        });
+        if let Some(dir) = real.parent().filter(|dir| dir.is_dir() && dirs.len() < MAX_DIRS) {
+            dirs.insert(dir.to_owned());
+        }
+        if let Some(buf) = buf {
+            buffers.entry(real).or_default().push(buf);
+        }
+    }
+    let mut state = lock(shared);
+    state.buffers = buffers;
+    if state.watcher.is_none() && !dirs.is_empty() {
+        state.watcher = make_watcher(shared, bridge, runtime);
+    }
+    let gone: Vec<PathBuf> = state.dirs.difference(&dirs).cloned().collect();
+    let new: Vec<PathBuf> = dirs.difference(&state.dirs).cloned().collect();
+    let mut failed = Vec::new();
+    if let Some(watcher) = state.watcher.as_mut() {
+        for dir in &gone {
+            let _ = watcher.unwatch(dir);
+        }
+        for dir in &new {
+            if let Err(error) = watcher.watch(dir, RecursiveMode::NonRecursive) {
+                tracing::info!("cannot watch {}: {error}", dir.display());
+                failed.push(dir.clone());
+            }
+        }
+    }
+    if dirs.is_empty() {
+        state.watcher = None;
+    }
+    state.dirs = dirs;
+    for dir in failed {
+        state.dirs.remove(&dir);
+    }
+}
+
+fn make_watcher(
+    shared: &Arc<Mutex<Shared>>,
+    bridge: &Bridge,
+    runtime: Option<&tokio::runtime::Handle>,
+) -> Option<RecommendedWatcher> {
+    let (shared, bridge) = (Arc::downgrade(shared), bridge.clone());
+    let runtime = runtime?.clone();
+    let made = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+        let (Ok(event), Some(shared)) = (event, shared.upgrade()) else { return };
+        // Reads are reported too; whoever acts on them feeds itself.
+        let relevant = matches!(
+            event.kind,
+            EventKind::Create(_)
+                | EventKind::Modify(ModifyKind::Data(_) | ModifyKind::Name(_) | ModifyKind::Any)
+                | EventKind::Access(AccessKind::Close(AccessMode::Write))
+        );
+        if !relevant {
+            return;
+        }
+        let first = {
+            let mut state = lock(&shared);
+            let first = state.changed.is_empty();
+            let known: Vec<PathBuf> =
+                event.paths.into_iter().filter(|p| state.buffers.contains_key(p)).collect();
+            state.changed.extend(known);
+            first && !state.changed.is_empty()
+        };
+        if first {
+            let (shared, bridge) = (Arc::clone(&shared), bridge.clone());
+            runtime.spawn(async move {
+                tokio::time::sleep(SETTLE).await;
+                let bufs: Vec<Buf> = {
+                    let mut state = lock(&shared);
+                    let changed = std::mem::take(&mut state.changed);
+                    changed
+                        .iter()
+                        .filter_map(|path| state.buffers.get(path))
+                        .flatten()
+                        .copied()
+                        .collect()
+                };
+                bridge.post(move |editor| {
+                    for buf in bufs {
+                        if let Err(error) = reload(editor, buf) {
+                            tracing::warn!("cannot refresh buffer {}: {error}", buf.0);
+                        }
+                    }
+                });
+            });
+        }
+    });
+    made.inspect_err(|error| tracing::warn!("cannot watch files: {error}")).ok()
+}
+
+/// Brings one buffer up to date, or leaves it alone if it has unsaved changes.
+fn reload(editor: &Rc<Editor>, buf: Buf) -> Result<()> {
+    let api = &editor.api;
+    if !api.buf_loaded(buf) || editor.stage.is_pane(buf) {
+        return Ok(());
+    }
+    let before = api.changedtick(buf)?;
+    let old = api.buf_text(buf)?;
+    let wins = api.wins_of(buf)?;
+    let mut views: Vec<(Win, Table)> = Vec::new();
+    for win in wins {
+        views.push((win, api.in_win(win, |api| api.func("winsaveview", ()))?));
+    }
+    api.chunk("reload", include_str!("reload.lua"))?.call::<()>(buf)?;
+    if api.changedtick(buf)? == before || old.len() > FOLLOW_BYTES {
+        return Ok(());
+    }
+    let new = api.buf_text(buf)?;
+    let origins = kept_lines(&old, &new);
+    for (win, view) in views {
+        let line: i64 = view.get("lnum")?;
+        let top: i64 = view.get("topline")?;
+        let Some(moved) = follow(&origins, line) else { continue };
+        view.set("lnum", moved)?;
+        view.set("topline", (top + moved - line).max(1))?;
+        api.in_win(win, move |api| api.func::<()>("winrestview", view))?;
+    }
+    Ok(())
+}
+
+/// Where 1-based `line` of the old text went; `None` when it is gone.
+fn follow(origins: &[Option<u32>], line: i64) -> Option<i64> {
+    let old = u32::try_from(line - 1).ok()?;
+    let new = origins.iter().position(|origin| *origin == Some(old))?;
+    i64::try_from(new + 1).ok()
+}

@@ -1,0 +1,486 @@
+//! One review on the screen: its buffers, windows and autocommands, from opening to closing.
+//!
+//! Neovim's thread only. `diff_view` and `ask_view` fill it, `stage` says when it is opened, comes
+//! into view and goes; deciding always goes through the desk. State is in cells, and none is
+//! borrowed across a call into Neovim, because users' autocommands may call back.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use nvim_oxi::mlua::{IntoLua, Table, Value};
+
+use super::api::{Api, At, Buf, Result, Tab, Win};
+use super::{Editor, ask_view, diff_view, winbar};
+use crate::review::hunks::Hunks;
+use crate::review::two_panes::TwoPanes;
+use crate::review::{Kind, Review, Verdict};
+
+/// Where the user was when a view took their place, to bring them back.
+#[derive(Debug, Clone)]
+pub(super) struct Origin {
+    pub(super) win: Win,
+    /// Mode to restore: `i`, `t`, a visual mode, or empty.
+    pub(super) mode: String,
+    /// Where insert mode was (1-based line, 0-based byte column).
+    pub(super) insert_at: (i64, i64),
+}
+
+pub(super) struct View {
+    pub(super) review: Arc<Review>,
+    /// `None` for the ask view.
+    pub(super) panes: Option<Arc<TwoPanes>>,
+    /// The pane that is decided on: the proposal, or the question.
+    pub(super) right: Buf,
+    pub(super) right_name: String,
+    pub(super) left: Option<Buf>,
+    pub(super) tab: Tab,
+    pub(super) right_win: Win,
+    pub(super) left_win: Option<Win>,
+    /// `changedtick` of the right buffer right after filling: the same means untouched.
+    filled_at: Cell<i64>,
+    /// It was before the user's eyes since then.
+    pub(super) seen_since: Cell<Option<Instant>>,
+    /// Keys and edits take effect: it has been in view for a moment without keys.
+    pub(super) armed: Cell<bool>,
+    /// The user's verdict is on its way; nothing more may be decided here.
+    pub(super) decided: Cell<bool>,
+    closed: Cell<bool>,
+    pub(super) origin: RefCell<Option<Origin>>,
+    pub(super) hunks: RefCell<Rc<Hunks>>,
+    /// A recount of the hunks is under way.
+    pub(super) counting: Cell<bool>,
+    group: Cell<Option<i64>>,
+}
+
+/// What a builder (`diff_view`, `ask_view`) has made, current window and all.
+pub(super) struct Built {
+    pub(super) right: Buf,
+    pub(super) right_name: String,
+    pub(super) right_win: Win,
+    pub(super) left: Option<Buf>,
+    pub(super) left_win: Option<Win>,
+}
+
+impl View {
+    /// Opens the view in a tab page behind the user's and leaves them where they are, in whatever
+    /// mode. Fails as a whole: nothing of it stays.
+    pub(super) fn open(
+        editor: &Rc<Editor>,
+        review: &Arc<Review>,
+        panes: Option<Arc<TwoPanes>>,
+    ) -> Result<Rc<Self>> {
+        let api = &editor.api;
+        let here = api.current_win()?;
+        let mut made = Vec::new();
+        let built = {
+            let _quiet = api.quiet()?;
+            let built = match &panes {
+                Some(panes) => diff_view::build(editor, review, panes, &mut made),
+                None => ask_view::build(editor, review, &mut made),
+            };
+            // Back first, whatever happened: the user's window must be current again.
+            let back = api.set_current_win(here);
+            built.and_then(|built| back.map(|()| built)).inspect_err(|_| {
+                for buf in &made {
+                    for win in api.wins_of(*buf).unwrap_or_default() {
+                        let _ = api.win_close(win);
+                    }
+                    let _ = api.delete_buf(*buf);
+                }
+            })?
+        };
+        let hunks = panes.as_ref().map(|p| p.hunks.clone()).unwrap_or_default();
+        let view = Rc::new(Self {
+            review: Arc::clone(review),
+            tab: api.win_tab(built.right_win)?,
+            filled_at: Cell::new(api.changedtick(built.right)?),
+            panes,
+            right: built.right,
+            right_name: built.right_name,
+            left: built.left,
+            right_win: built.right_win,
+            left_win: built.left_win,
+            seen_since: Cell::new(None),
+            armed: Cell::new(false),
+            decided: Cell::new(false),
+            closed: Cell::new(false),
+            origin: RefCell::new(None),
+            hunks: RefCell::new(Rc::new(hunks)),
+            counting: Cell::new(false),
+            group: Cell::new(None),
+        });
+        view.listen(editor)?;
+        view.map_keys(editor)?;
+        winbar::draw(editor, &view);
+        Ok(view)
+    }
+
+    pub(super) fn bufs(&self) -> impl Iterator<Item = Buf> {
+        self.left.into_iter().chain([self.right])
+    }
+
+    /// Windows of any tab page that show one of the panes.
+    pub(super) fn wins(&self, api: &Api) -> Vec<Win> {
+        let of = |buf| api.wins_of(buf).unwrap_or_default();
+        self.bufs().flat_map(of).collect()
+    }
+
+    /// One of the panes is the current window's buffer.
+    pub(super) fn is_current(&self, api: &Api) -> bool {
+        api.current_win()
+            .and_then(|win| api.win_buf(win))
+            .is_ok_and(|buf| self.bufs().any(|mine| mine == buf))
+    }
+
+    /// The user looks at the tab page it is in.
+    pub(super) fn in_view(&self, api: &Api) -> bool {
+        !self.closed.get()
+            && api.current_tab().is_ok_and(|tab| {
+                let here = |win: Win| api.win_tab(win).is_ok_and(|t| t == tab);
+                tab == self.tab || api.wins_of(self.right).unwrap_or_default().into_iter().any(here)
+            })
+    }
+
+    pub(super) fn editable(&self) -> bool {
+        self.panes.is_some()
+            && self.review.editable
+            && matches!(self.review.kind, Kind::Write { .. })
+    }
+
+    /// The user changed the proposal.
+    pub(super) fn edited(&self, api: &Api) -> bool {
+        api.buf_valid(self.right)
+            && api.changedtick(self.right).is_ok_and(|tick| tick != self.filled_at.get())
+    }
+
+    /// From now on keys decide and the proposal can be edited.
+    pub(super) fn arm(&self, editor: &Rc<Editor>) {
+        if self.armed.replace(true) {
+            return;
+        }
+        if self.editable()
+            && let Err(error) = editor.api.set_option("modifiable", true, At::Buf(self.right))
+        {
+            tracing::error!("cannot make the proposal editable: {error}");
+        }
+        winbar::draw(editor, self);
+    }
+
+    // ---- deciding
+
+    /// The user says yes; `always` if that is for good.
+    pub(super) fn accept(&self, editor: &Rc<Editor>, always: bool) -> Result<()> {
+        if self.decided.get() {
+            return Ok(());
+        }
+        let id = self.review.id.clone();
+        let verdict = |text| if always { Verdict::AlwaysAllow } else { Verdict::Accept { text } };
+        let panes = self.panes.as_ref().filter(|_| self.editable());
+        let Some(panes) = panes else {
+            let text = match &self.review.kind {
+                Kind::Write { new, .. } => Arc::clone(new),
+                _ => Arc::from(""),
+            };
+            self.settle(editor);
+            editor.desk.decide(&id, verdict(text));
+            return Ok(());
+        };
+        if !self.edited(&editor.api) {
+            self.settle(editor);
+            editor.desk.decide(&id, verdict(Arc::clone(panes.right.text())));
+            return Ok(());
+        }
+        let body = editor.api.buf_text(self.right)?;
+        self.settle(editor);
+        // Small texts are answered here and now, so that a `:qa` right behind cannot overtake.
+        if body.len() <= 1 << 20 {
+            editor.desk.decide(&id, verdict(panes.right.rejoin(&body)));
+        } else {
+            let (desk, panes) = (editor.desk.clone(), Arc::clone(panes));
+            editor.on_worker(move || {
+                let text = panes.right.rejoin(&body);
+                let verdict = if always { Verdict::AlwaysAllow } else { Verdict::Accept { text } };
+                desk.decide(&id, verdict);
+            });
+        }
+        Ok(())
+    }
+
+    pub(super) fn reject(&self, editor: &Rc<Editor>) {
+        if !self.decided.get() {
+            self.settle(editor);
+            editor.desk.decide(&self.review.id, Verdict::Reject);
+        }
+    }
+
+    /// The user closed it without a word.
+    fn dismiss(&self, editor: &Rc<Editor>) {
+        if !self.decided.get() {
+            self.settle(editor);
+            editor.desk.decide(&self.review.id, Verdict::Dismissed);
+        }
+    }
+
+    fn settle(&self, editor: &Rc<Editor>) {
+        self.decided.set(true);
+        if editor.api.buf_valid(self.right) {
+            let _ = editor.api.set_option("modified", false, At::Buf(self.right));
+        }
+    }
+
+    // ---- what happens to it
+
+    fn listen(self: &Rc<Self>, editor: &Rc<Editor>) -> Result<()> {
+        let api = &editor.api;
+        let group = api.augroup(&format!("gangway_review_{}", self.right.0))?;
+        self.group.set(Some(group));
+        if self.panes.is_some() {
+            for event in ["BufWriteCmd", "FileWriteCmd", "FileAppendCmd"] {
+                let (view, editor) = (Rc::clone(self), Rc::clone(editor));
+                api.autocmd(group, &[event], Some(self.right), move |_, ev| {
+                    view.written(&editor, event, &ev)
+                })?;
+            }
+            let (view, ed) = (Rc::clone(self), Rc::clone(editor));
+            let edits = ["TextChanged", "TextChangedI", "TextChangedP"];
+            api.autocmd(group, &edits, Some(self.right), move |_, _| {
+                diff_view::recount_soon(&ed, &view);
+                Ok(())
+            })?;
+        }
+        for buf in self.bufs() {
+            let (view, ed) = (Rc::clone(self), Rc::clone(editor));
+            api.autocmd(group, &["CursorMoved"], Some(buf), move |_, _| {
+                winbar::moved(&ed, &view);
+                Ok(())
+            })?;
+            let (view, ed) = (Rc::clone(self), Rc::clone(editor));
+            api.autocmd(group, &["BufUnload", "BufWipeout"], Some(buf), move |_, _| {
+                // The buffer goes with this event: nobody can decide on it any more.
+                view.dismiss(&ed);
+                Ok(())
+            })?;
+        }
+        let (view, ed) = (Rc::clone(self), Rc::clone(editor));
+        api.autocmd(group, &["WinClosed"], None, move |_, ev| {
+            let closing: String = ev.get("match")?;
+            view.win_closing(&ed, Win(closing.parse().unwrap_or(-1)))
+        })?;
+        Ok(())
+    }
+
+    /// A window closes. The last one of a pane is the user's "no", unless they typed `:x` or `:wq`
+    /// on an unmodified proposal, which closes without a write event.
+    fn win_closing(&self, editor: &Rc<Editor>, closing: Win) -> Result<()> {
+        let api = &editor.api;
+        if self.decided.get() || self.closed.get() || !api.win_valid(closing) {
+            return Ok(());
+        }
+        let buf = api.win_buf(closing)?;
+        if !self.bufs().any(|mine| mine == buf) {
+            return Ok(());
+        }
+        if api.wins_of(buf)?.iter().any(|win| *win != closing) {
+            return Ok(());
+        }
+        if buf == self.right
+            && self.armed.get()
+            && editor.keys.typed_in() == Some(closing)
+            && editor.keys.says_write()
+        {
+            return self.accept(editor, false);
+        }
+        self.dismiss(editor);
+        Ok(())
+    }
+
+    /// A write of the right pane: a verdict only if the user typed it, here, about this buffer.
+    fn written(&self, editor: &Rc<Editor>, event: &str, ev: &Table) -> Result<()> {
+        let target: nvim_oxi::mlua::String = ev.get("match")?;
+        let elsewhere = event != "BufWriteCmd" || &*target.as_bytes() != self.right_name.as_bytes();
+        if elsewhere {
+            return diff_view::write_copy(editor, self, event, &target);
+        }
+        if self.decided.get() || !self.typed_here(editor)? || editor.keys.writes_many() {
+            return Ok(());
+        }
+        if !self.armed.get() {
+            editor.api.notify("this review just came into view; write again to accept", 2);
+            return Ok(());
+        }
+        self.accept(editor, false)
+    }
+
+    /// What runs now was typed by the user in a window of the right pane, and no other
+    /// autocommand stands between the key and us.
+    fn typed_here(&self, editor: &Rc<Editor>) -> Result<bool> {
+        let Some(win) = editor.keys.typed_in() else { return Ok(false) };
+        let api = &editor.api;
+        let stack: String = api.func("expand", "<stack>")?;
+        Ok(api.win_valid(win)
+            && api.win_buf(win)? == self.right
+            && stack.matches("Autocommands for").count() <= 1)
+    }
+
+    /// `:update` (and the like) typed on an unmodified proposal: Neovim writes nothing and fires
+    /// nothing, but the user said "write".
+    pub(super) fn accept_unmodified_write(&self, editor: &Rc<Editor>) -> Result<()> {
+        if self.decided.get() || self.closed.get() || !self.armed.get() {
+            return Ok(());
+        }
+        let modified: bool = editor.api.option("modified", At::Buf(self.right))?;
+        if modified { Ok(()) } else { self.accept(editor, false) }
+    }
+
+    // ---- keys in the panes
+
+    fn map_keys(self: &Rc<Self>, editor: &Rc<Editor>) -> Result<()> {
+        let keys = editor.settings().keys.clone();
+        let yes = |view: &Rc<View>, ed: &Rc<Editor>| view.accept(ed, false);
+        let no = |view: &Rc<View>, ed: &Rc<Editor>| {
+            view.reject(ed);
+            Ok(())
+        };
+        for buf in self.bufs() {
+            self.map(editor, buf, keys.accept.as_deref(), "accept this change", yes)?;
+            self.map(editor, buf, keys.reject.as_deref(), "reject this change", no)?;
+            if self.review.can_always {
+                let always = |view: &Rc<View>, ed: &Rc<Editor>| view.accept(ed, true);
+                self.map(editor, buf, keys.always.as_deref(), "always allow this", always)?;
+            }
+            if self.panes.is_some() {
+                diff_view::map_hunk_keys(self, editor, buf, keys.drop_hunk.as_deref())?;
+            }
+        }
+        if self.panes.is_some() {
+            self.map(editor, self.right, Some("ZZ"), "accept this change", yes)?;
+        }
+        self.map(editor, self.right, Some("ZQ"), "reject this change", no)
+    }
+
+    /// A normal-mode key of one pane. Until the view is armed it only says so.
+    pub(super) fn map(
+        self: &Rc<Self>,
+        editor: &Rc<Editor>,
+        buf: Buf,
+        key: Option<&str>,
+        what: &'static str,
+        action: impl Fn(&Rc<Self>, &Rc<Editor>) -> Result<()> + 'static,
+    ) -> Result<()> {
+        let Some(key) = key else { return Ok(()) };
+        let api = &editor.api;
+        let (view, ed) = (Rc::clone(self), Rc::clone(editor));
+        let callback = editor.callback(what, move |_, ()| {
+            if view.closed.get() {
+                return Ok(());
+            }
+            if !view.armed.get() {
+                ed.api.notify("this review just came into view; press again", 2);
+                return Ok(());
+            }
+            action(&view, &ed)
+        })?;
+        let opts = api.opts([
+            ("callback", Value::Function(callback)),
+            ("nowait", Value::Boolean(true)),
+            ("silent", Value::Boolean(true)),
+            ("noremap", Value::Boolean(true)),
+            ("desc", format!("gangway: {what}").into_lua(&api.lua)?),
+        ])?;
+        api.call("nvim_buf_set_keymap", (buf, "n", key, "", opts))
+    }
+
+    // ---- leaving
+
+    /// Takes the view down and brings the user back to where they were, if they are still here.
+    pub(super) fn close(&self, editor: &Rc<Editor>) {
+        if self.closed.replace(true) {
+            return;
+        }
+        self.decided.set(true);
+        let api = &editor.api;
+        if let Some(group) = self.group.take()
+            && let Err(error) = api.delete_augroup(group)
+        {
+            tracing::warn!("cannot delete an augroup: {error}");
+        }
+        let origin = self.origin.borrow_mut().take();
+        let was_here = api.current_tab().is_ok_and(|tab| tab == self.tab) || self.is_current(api);
+        // Diff mode first: Neovim 0.11.0 and 0.12.3 crash when such windows close.
+        self.end_diff(api);
+        let back = origin.filter(|o| was_here && api.win_valid(o.win));
+        if let Some(origin) = &back
+            && let Err(error) = api.set_current_win(origin.win)
+        {
+            tracing::warn!("cannot go back to window {}: {error}", origin.win.0);
+        }
+        self.remove(api);
+        if let Some(origin) = back {
+            restore(api, &origin);
+        }
+    }
+
+    fn end_diff(&self, api: &Api) {
+        let Ok(_quiet) = api.quiet() else { return };
+        let mut wins = self.wins(api);
+        // A window of ours that shows something else by now keeps that, without our options.
+        wins.extend(
+            self.left_win.into_iter().chain([self.right_win]).filter(|w| api.win_valid(*w)),
+        );
+        wins.sort_unstable();
+        wins.dedup();
+        for win in wins {
+            let off = |api: &Api| api.command("diffoff");
+            let done = api
+                .in_win(win, off)
+                .and_then(|()| api.set_option("winfixbuf", false, At::Win(win)))
+                .and_then(|()| api.set_option("winbar", "", At::Win(win)));
+            if let Err(error) = done {
+                tracing::warn!("cannot reset window {}: {error}", win.0);
+            }
+        }
+    }
+
+    fn remove(&self, api: &Api) {
+        let Ok(_quiet) = api.quiet() else { return };
+        for win in self.wins(api) {
+            if api.win_close(win).is_err() && api.win_valid(win) {
+                // The last window of all cannot close: it shows an empty buffer instead.
+                let other = api.call::<Buf>("nvim_create_buf", (true, false));
+                if let Ok(other) = other {
+                    let _ = api.call::<()>("nvim_win_set_buf", (win, other));
+                }
+            }
+        }
+        for buf in self.bufs() {
+            if api.buf_valid(buf)
+                && let Err(error) = api.delete_buf(buf)
+            {
+                tracing::warn!("cannot delete buffer {}: {error}", buf.0);
+            }
+        }
+    }
+}
+
+/// Puts the user back into the mode they were taken from.
+fn restore(api: &Api, origin: &Origin) {
+    let resume = || -> Result<()> {
+        match origin.mode.chars().next() {
+            Some('t') => api.command("startinsert"),
+            Some('i') => {
+                let (line, col) = origin.insert_at;
+                api.set_cursor(origin.win, line, col)?;
+                let text: nvim_oxi::mlua::String = api.call("nvim_get_current_line", ())?;
+                let at_end = usize::try_from(col).is_ok_and(|c| c >= text.as_bytes().len());
+                if at_end { api.command("startinsert!") } else { api.command("startinsert") }
+            }
+            Some('v' | 'V' | '\u{16}') => api.command("normal! gv"),
+            _ => Ok(()),
+        }
+    };
+    if let Err(error) = resume() {
+        tracing::warn!("cannot restore the user's mode: {error}");
+    }
+}

@@ -1,0 +1,331 @@
+//! The table `require("gangway.native")` gets: small functions over `Plugin`.
+//!
+//! Neovim's thread only. Every function is an mlua function behind `door`: errors and panics become
+//! ordinary Lua errors. The table exists once a process, even if a second copy of the library is
+//! loaded.
+
+use std::cell::OnceCell;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use nvim_oxi::mlua::{self, FromLuaMulti, IntoLua, IntoLuaMulti, Lua, Table, Value};
+
+use super::{Plugin, lock};
+use crate::agents::mcp::{ClientEvent, ClientInfo, Mention};
+use crate::context::privacy::Share;
+use crate::editor::Editor;
+use crate::editor::stage::{Decision, describe};
+use crate::log;
+use crate::panic::catch;
+
+thread_local! {
+    static PLUGIN: OnceCell<Rc<Plugin>> = const { OnceCell::new() };
+}
+
+/// Registers the export table as `package.loaded.gangway_native`. A second call, also from another
+/// copy of the library, registers the first table again.
+pub fn open() -> mlua::Result<()> {
+    const REGISTRY: &str = "gangway_native";
+    let lua = nvim_oxi::mlua::lua();
+    let exports = match lua.named_registry_value::<Value>(REGISTRY)? {
+        Value::Table(exports) => exports,
+        _ => {
+            let exports = build(&lua)?;
+            lua.set_named_registry_value(REGISTRY, &exports)?;
+            exports
+        }
+    };
+    lua.globals().get::<Table>("package")?.get::<Table>("loaded")?.set("gangway_native", exports)
+}
+
+fn plugin() -> Option<Rc<Plugin>> {
+    PLUGIN.try_with(|plugin| plugin.get().cloned()).ok().flatten()
+}
+
+/// A Lua function that cannot take Neovim down.
+fn door<A: FromLuaMulti, R: IntoLuaMulti>(
+    lua: &Lua,
+    name: &'static str,
+    f: impl Fn(&Rc<Plugin>, A) -> mlua::Result<R> + 'static,
+) -> mlua::Result<mlua::Function> {
+    lua.create_function(move |_, args: A| {
+        let plugin =
+            plugin().ok_or_else(|| mlua::Error::runtime("gangway: the library is not ready"))?;
+        catch(name, || f(&plugin, args))
+            .unwrap_or_else(|caught| Err(mlua::Error::runtime(format!("gangway: {caught}"))))
+    })
+}
+
+fn build(lua: &Lua) -> mlua::Result<Table> {
+    let made = Plugin::new(lua, || plugin().map(|p| Rc::clone(&p.editor)))?;
+    leave_at_exit(lua, &made)?;
+    PLUGIN.with(|slot| {
+        let _ = slot.set(made);
+    });
+    let table = lua.create_table()?;
+    table.set("version", env!("CARGO_PKG_VERSION"))?;
+    let set =
+        |name: &'static str, function: mlua::Result<mlua::Function>| table.set(name, function?);
+    set("configure", door(lua, "setup", |p, options: Value| p.configure(&options)))?;
+    set("configured", door(lua, "setup", |p, ()| Ok(p.configured.get())))?;
+    set("start", door(lua, "start", |p, ()| p.start()))?;
+    set("stop", door(lua, "stop", |p, ()| p.stop(false)))?;
+    set("running", door(lua, "running", |p, ()| Ok(p.running.borrow().is_some())))?;
+    set("status", door(lua, "status", |p, ()| p.status()))?;
+    set("statusline", door(lua, "statusline", |p, ()| Ok(p.statusline())))?;
+    set("decide", door(lua, "decide", |p, (what, id, unseen)| Ok(p.decide(what, id, unseen))))?;
+    set(
+        "show",
+        door(lua, "show", |p, id: String| {
+            Ok(p.editor.stage.show(&p.editor, &crate::review::ReviewId(id.into())))
+        }),
+    )?;
+    set("send", door(lua, "send", |p, options: Table| p.send(&options)))?;
+    set("share", door(lua, "share", |p, what: Option<String>| Ok(p.share(what.as_deref()))))?;
+    set("log_path", door(lua, "log", |_, ()| Ok(log::path().map(|p| p.display().to_string()))))?;
+    set("_panic", door(lua, "test", |p, door: String| p.panic_on_purpose(&door)))?;
+    Ok(table)
+}
+
+/// Also for `:qa!`, SIGTERM and SIGHUP. Another plugin's slow handler may come first or last.
+fn leave_at_exit(lua: &Lua, plugin: &Rc<Plugin>) -> mlua::Result<()> {
+    let api = &plugin.editor.api;
+    let group = api.augroup("gangway_exit")?;
+    let _ = lua;
+    api.autocmd(group, &["VimLeavePre"], None, |_, _| match self::plugin() {
+        Some(plugin) => plugin.stop(true),
+        None => Ok(()),
+    })?;
+    api.autocmd(group, &["FocusGained"], None, |_, _| {
+        if let Some(plugin) = self::plugin()
+            && let Some(running) = &*plugin.running.borrow()
+        {
+            running.check_locks.notify_one();
+        }
+        Ok(())
+    })?;
+    Ok(())
+}
+
+/// The lock files are out: agents can come.
+pub(super) fn started(editor: &Rc<Editor>) {
+    let fire = || -> mlua::Result<()> {
+        let data = editor.api.table()?;
+        let port =
+            plugin().and_then(|p| p.running.borrow().as_ref().and_then(|r| lock(&r.shared).port));
+        data.set("port", port)?;
+        editor.api.user_event("GangwayStarted", data);
+        Ok(())
+    };
+    if let Err(error) = fire() {
+        tracing::warn!("GangwayStarted: {error}");
+    }
+}
+
+/// An agent came or went; posted from the runtime.
+pub(super) fn client_event(event: &ClientEvent) {
+    let Some(plugin) = plugin() else { return };
+    let editor = &plugin.editor;
+    let count = plugin.running.borrow().as_ref().map_or(0, |r| r.mcp.client_count());
+    editor.set_clients(count);
+    let (name, client) = match event {
+        ClientEvent::Connected(client) => ("GangwayConnected", client),
+        ClientEvent::Disconnected(client) => ("GangwayDisconnected", client),
+    };
+    match client_table(&plugin, client) {
+        Ok(data) => editor.api.user_event(name, data),
+        Err(error) => tracing::warn!("{name}: {error}"),
+    }
+}
+
+fn client_table(plugin: &Plugin, client: &ClientInfo) -> mlua::Result<Table> {
+    let lua = &plugin.editor.api.lua;
+    let table = plugin.editor.api.opts([
+        ("id", client.id.into_lua(lua)?),
+        ("name", client.name.as_str().into_lua(lua)?),
+        ("version", client.version.as_deref().into_lua(lua)?),
+        ("pending", client.pending.into_lua(lua)?),
+        ("pid", client.pid.into_lua(lua)?),
+    ])?;
+    if let Some(root) = client.roots.first() {
+        table.set("root", root.to_string_lossy())?;
+    }
+    Ok(table)
+}
+
+impl Plugin {
+    fn status(&self) -> mlua::Result<Table> {
+        let api = &self.editor.api;
+        let table = api.table()?;
+        let (clients, reviews, files) = (api.table()?, api.table()?, api.table()?);
+        for (review, seen) in self.desk.pending() {
+            let entry = describe(&self.editor, &review)?;
+            entry.set("seen", seen)?;
+            reviews.push(entry)?;
+        }
+        let notes = api.table()?;
+        if let Some(running) = &*self.running.borrow() {
+            for client in running.mcp.clients() {
+                clients.push(client_table(self, &client)?)?;
+            }
+            let shared = lock(&running.shared);
+            table.set("port", shared.port)?;
+            for (_, path) in shared.locks.iter().flat_map(|locks| locks.paths()) {
+                files.push(api.lua.create_string(path.as_os_str().as_encoded_bytes())?)?;
+            }
+            for problem in &shared.problems {
+                notes.push(problem.as_str())?;
+            }
+            if let Some(status) = shared.aivyx.as_ref().map(|aivyx| aivyx.status())
+                && status.active
+            {
+                let dir = status.state_dir.unwrap_or_default();
+                notes.push(format!("aivyx-coder is served through {}", dir.display()))?;
+            }
+            for dir in shared.rivumi.as_ref().map(|r| r.status().directories).unwrap_or_default() {
+                notes.push(format!("Rivumi is served through {}", dir.display()))?;
+            }
+        }
+        table.set("running", self.running.borrow().is_some())?;
+        table.set("sharing", self.gate.sharing())?;
+        table.set("clients", clients)?;
+        table.set("reviews", reviews)?;
+        table.set("lock_files", files)?;
+        table.set("notes", notes)?;
+        Ok(table)
+    }
+
+    /// Empty while stopped; else what is worth a look: agents, waiting reviews, sharing off.
+    fn statusline(&self) -> String {
+        let running = self.running.borrow();
+        let Some(running) = &*running else { return String::new() };
+        let plural = |n: usize, what: &str| match n {
+            0 => None,
+            1 => Some(format!("1 {what}")),
+            n => Some(format!("{n} {what}s")),
+        };
+        let parts = [
+            plural(running.mcp.client_count(), "agent"),
+            plural(self.desk.len(), "review"),
+            (!self.gate.sharing()).then(|| "not sharing".to_owned()),
+        ];
+        parts.into_iter().flatten().collect::<Vec<_>>().join(" · ")
+    }
+
+    /// `None` when all is well, else what to tell the user.
+    fn decide(&self, what: String, id: Option<String>, unseen: bool) -> Option<String> {
+        let decision = match what.as_str() {
+            "accept" => Decision::Accept,
+            "always_allow" => Decision::AlwaysAllow,
+            "reject" => Decision::Reject,
+            _ => return Some(format!("no such decision: {what}")),
+        };
+        self.editor.stage.decide(&self.editor, id.as_deref(), unseen, decision).err()
+    }
+
+    fn share(&self, what: Option<&str>) -> bool {
+        let share = match what {
+            Some("on") => Share::On,
+            Some("off") => Share::Off,
+            Some("toggle") if self.gate.sharing() => Share::Off,
+            Some("toggle") => Share::On,
+            _ => return self.gate.sharing(),
+        };
+        self.gate.share(share);
+        let _ = self.editor.api.command("redrawstatus");
+        share == Share::On
+    }
+
+    /// `send{ path, line1, line2, client }`; lines 1-based and inclusive.
+    fn send(&self, options: &Table) -> mlua::Result<bool> {
+        let api = &self.editor.api;
+        let path: Option<mlua::String> = options.get("path")?;
+        let path = match path {
+            Some(path) if !path.as_bytes().contains(&0) => path,
+            Some(_) => return self.cannot_send("send: path holds a NUL"),
+            None => api.buf_name(api.win_buf(api.current_win()?)?)?,
+        };
+        let path: mlua::String = api.func("fnamemodify", (path, ":p"))?;
+        let path = {
+            use std::os::unix::ffi::OsStrExt;
+            PathBuf::from(std::ffi::OsStr::from_bytes(&path.as_bytes()))
+        };
+        if path.as_os_str().is_empty() || !path.is_absolute() || path.is_dir() {
+            return self.cannot_send("this window holds no file to send");
+        }
+        let line = |name: &str| -> mlua::Result<Option<u32>> {
+            let value: Option<f64> = options.get(name)?;
+            #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped")]
+            Ok(value.filter(|v| v.is_finite()).map(|v| v.clamp(1.0, 4e9) as u32 - 1))
+        };
+        let lines = line("line1")?.map(|first| -> mlua::Result<_> {
+            let last = line("line2")?.unwrap_or(first);
+            Ok((first.min(last), first.max(last)))
+        });
+        let mention = Mention { path, lines: lines.transpose()? };
+        if !self.gate.allows(&mention.path) && !self.user_insists(&mention)? {
+            return Ok(false);
+        }
+        let running = self.running.borrow();
+        let Some(running) = &*running else {
+            return self.cannot_send("not running (:IdeStart)");
+        };
+        match running.mcp.mention(options.get("client")?, &mention) {
+            Ok(client) => {
+                let data = client_table(self, &client)?;
+                let bytes = mention.path.as_os_str().as_encoded_bytes();
+                data.set("path", api.lua.create_string(bytes)?)?;
+                if let Some((first, last)) = mention.lines {
+                    data.set("line1", first + 1)?;
+                    data.set("line2", last + 1)?;
+                }
+                api.user_event("GangwaySent", data);
+                Ok(true)
+            }
+            Err(error) => self.cannot_send(&error.to_string()),
+        }
+    }
+
+    fn cannot_send(&self, why: &str) -> mlua::Result<bool> {
+        self.editor.api.notify(why, 3);
+        Ok(false)
+    }
+
+    /// A file that is kept private is mentioned only after a yes.
+    fn user_insists(&self, mention: &Mention) -> mlua::Result<bool> {
+        let name = self.editor.short_path(&mention.path).replace(['\n', '\0'], " ");
+        let question = format!("{name} is kept from agents. Mention its path all the same?");
+        let answer: i64 = self.editor.api.func("confirm", (question, "&No\n&Yes", 1))?;
+        Ok(answer == 2)
+    }
+
+    /// For the tests that show a panic anywhere leaves Neovim running.
+    fn panic_on_purpose(self: &Rc<Self>, door: &str) -> mlua::Result<()> {
+        #[allow(clippy::panic, reason = "that is what it is for")]
+        fn boom() {
+            panic!("on purpose");
+        }
+        match door {
+            "job" => self.bridge.post(|_| boom()),
+            "task" => {
+                if let Some(running) = &*self.running.borrow() {
+                    running.runtime.spawn(async { boom() });
+                }
+            }
+            "worker" => self.editor.on_worker(boom),
+            "autocmd" => {
+                let api = &self.editor.api;
+                let group = api.augroup("gangway_test")?;
+                api.autocmd(group, &["User"], None, |_, _| {
+                    boom();
+                    Ok(())
+                })?;
+                let fired = api.call::<()>("nvim_exec_autocmds", ("User", api.table()?));
+                api.delete_augroup(group)?;
+                fired?;
+            }
+            _ => boom(),
+        }
+        Ok(())
+    }
+}

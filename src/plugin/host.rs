@@ -1,0 +1,77 @@
+//! What agents ask of the editor, carried to Neovim's thread and back with a deadline each.
+//!
+//! Runs on the tokio runtime; the only place where `agents::Host` meets `editor`.
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::agents::{BoxFuture, Document, Host, HostError, OpenFile, Opened};
+use crate::context::Snapshot;
+use crate::editor::watch::Feed;
+use crate::editor::{Bridge, Editor};
+
+/// Claude Code gives up on diagnostics after three answers slower than half a second.
+const SNAPSHOT_PATIENCE: Duration = Duration::from_millis(300);
+/// Opening and saving may wait for a prompt to be answered, but not for ever.
+const ACTION_PATIENCE: Duration = Duration::from_secs(10);
+
+pub(super) struct EditorHost {
+    pub(super) bridge: Bridge,
+    pub(super) feed: Feed,
+    pub(super) latest: watch::Receiver<Arc<Snapshot>>,
+}
+
+impl EditorHost {
+    async fn act<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&Rc<Editor>) -> Result<T, String> + Send + 'static,
+    ) -> Result<T, HostError> {
+        match tokio::time::timeout(ACTION_PATIENCE, self.bridge.run(job)).await {
+            Ok(Ok(done)) => done.map_err(HostError::Refused),
+            Ok(Err(_)) => Err(HostError::Stopping),
+            Err(_) => Err(HostError::Busy),
+        }
+    }
+}
+
+impl Host for EditorHost {
+    fn snapshot(&self) -> BoxFuture<'_, Arc<Snapshot>> {
+        Box::pin(async move {
+            let fresh = tokio::time::timeout(SNAPSHOT_PATIENCE, self.feed.fresh()).await;
+            fresh.ok().flatten().unwrap_or_else(|| Arc::clone(&self.latest.borrow()))
+        })
+    }
+
+    fn open_file(&self, what: OpenFile) -> BoxFuture<'_, Result<Opened, HostError>> {
+        Box::pin(self.act(move |editor| {
+            let documents = editor.documents()?;
+            documents.open_file(&editor.api.lua, &what)
+        }))
+    }
+
+    fn save<'a>(&'a self, path: &'a Path) -> BoxFuture<'a, Result<bool, HostError>> {
+        let path: PathBuf = path.to_owned();
+        Box::pin(self.act(move |editor| editor.documents()?.save(&editor.api.lua, &path)))
+    }
+
+    fn document<'a>(
+        &'a self,
+        path: &'a Path,
+    ) -> BoxFuture<'a, Result<Option<Document>, HostError>> {
+        let path: PathBuf = path.to_owned();
+        Box::pin(self.act(move |editor| editor.documents()?.document(&editor.api.lua, &path)))
+    }
+
+    fn encodings<'a>(&'a self, path: &'a Path) -> BoxFuture<'a, Vec<String>> {
+        let path: PathBuf = path.to_owned();
+        Box::pin(async move {
+            let ask =
+                self.act(move |editor| Ok(editor.documents()?.encodings(&editor.api.lua, &path)));
+            ask.await.unwrap_or_default()
+        })
+    }
+}

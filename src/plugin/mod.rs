@@ -1,0 +1,421 @@
+//! The composition root: builds the parts, starts and stops them. `exports` is its Lua face,
+//! `host` carries what agents ask of the editor, `gate` is the privacy filter on the way out.
+//!
+//! Neovim's thread only. A running plugin is one tokio runtime; stopping answers every pending
+//! review before a socket closes, because Pi takes a dropped connection for "go ahead".
+
+mod exports;
+mod gate;
+mod host;
+
+use std::cell::{Cell, RefCell};
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use nvim_oxi::mlua::{self, Lua, Table, Value};
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+
+use crate::agents::aivyx::{Aivyx, AivyxConfig, key};
+use crate::agents::mcp::{Family, Mcp};
+use crate::agents::rivumi::push::PushUrl;
+use crate::agents::rivumi::{Rivumi, RivumiConfig};
+use crate::config::{self, Enabled, Settings};
+use crate::context::Snapshot;
+use crate::context::debounce::Pace;
+use crate::editor::api::{Api, to_plain};
+use crate::editor::watch::{Feed, Keeper, feed};
+use crate::editor::{Bridge, Editor};
+use crate::log;
+use crate::review::desk::Desk;
+use crate::server::lockfile::{Environment, LockFiles};
+use crate::server::{Credentials, Limits, Server, ServerConfig};
+use crate::sharing::SharingStore;
+use gate::Gate;
+use host::EditorHost;
+
+pub use exports::open;
+
+/// Serve sockets, timers and files.
+const WORKERS: usize = 2;
+/// How long leaving may wait for answers to be on the wire.
+const ANSWER_WITHIN: Duration = Duration::from_millis(300);
+/// How long after that for the runtime to end.
+const END_WITHIN: Duration = Duration::from_millis(100);
+/// How often deleted lock files are put back; also on focus.
+const CHECK_LOCKS: Duration = Duration::from_secs(5);
+
+pub(crate) struct Plugin {
+    editor: Rc<Editor>,
+    bridge: Bridge,
+    desk: Desk,
+    gate: Arc<Gate>,
+    snapshots: watch::Receiver<Arc<Snapshot>>,
+    configured: Cell<bool>,
+    running: RefCell<Option<Running>>,
+    /// Port and tokens of the last server, so that agents find a restarted one again.
+    before: RefCell<Option<(u16, Credentials)>>,
+}
+
+/// What exists only while the plugin runs.
+struct Running {
+    runtime: Runtime,
+    mcp: Mcp,
+    shared: Arc<Mutex<Shared>>,
+    check_locks: Arc<tokio::sync::Notify>,
+}
+
+/// Filled in by the runtime as it comes up.
+#[derive(Default)]
+struct Shared {
+    server: Option<Server>,
+    port: Option<u16>,
+    locks: Option<LockFiles>,
+    aivyx: Option<Aivyx>,
+    rivumi: Option<Rivumi>,
+    /// For `status()` and `:checkhealth`.
+    problems: Vec<String>,
+}
+
+fn lock(shared: &Mutex<Shared>) -> std::sync::MutexGuard<'_, Shared> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Neovim's environment variables that matter, as they are now.
+struct Variables {
+    home: Option<PathBuf>,
+    xdg_state_home: Option<PathBuf>,
+    locks: Environment,
+}
+
+impl Variables {
+    fn read(api: &Api) -> mlua::Result<Self> {
+        let env: Table = api.lua.globals().get::<Table>("vim")?.get("env")?;
+        let get = |name: &str| -> mlua::Result<Option<PathBuf>> {
+            use std::os::unix::ffi::OsStrExt;
+            let value: Option<mlua::String> = env.get(name)?;
+            Ok(value.map(|v| PathBuf::from(std::ffi::OsStr::from_bytes(&v.as_bytes()))))
+        };
+        let cwd: mlua::String = api.func("getcwd", ())?;
+        Ok(Self {
+            home: get("HOME")?,
+            xdg_state_home: get("XDG_STATE_HOME")?,
+            locks: Environment {
+                home: get("HOME")?,
+                pi_lock_dir: get("PI_IDE_LOCK_DIR")?,
+                claude_config_dir: get("CLAUDE_CONFIG_DIR")?,
+                cwd: PathBuf::from(cwd.to_string_lossy()),
+            },
+        })
+    }
+}
+
+impl Plugin {
+    fn new(
+        lua: &Lua,
+        editor_of: impl Fn() -> Option<Rc<Editor>> + 'static,
+    ) -> mlua::Result<Rc<Self>> {
+        crate::panic::install_hook();
+        let api = Api::new(lua)?;
+        let directory: String = api.func("stdpath", "log")?;
+        log::open(directory.as_ref());
+        let desk = Desk::default();
+        let bridge = Bridge::install(lua, editor_of)?;
+        let editor = Editor::new(lua, bridge.clone(), desk.clone())?;
+        let home = Variables::read(&api)?.home;
+        let (gate, snapshots) = Gate::new(SharingStore::new(editor.state_dir.clone()), home);
+        Ok(Rc::new(Self {
+            editor,
+            bridge,
+            desk,
+            gate,
+            snapshots,
+            configured: Cell::new(false),
+            running: RefCell::new(None),
+            before: RefCell::new(None),
+        }))
+    }
+
+    /// Takes the user's options; returns what is wrong with them. A running plugin is restarted
+    /// only if what serves the agents changed.
+    fn configure(self: &Rc<Self>, options: &Value) -> mlua::Result<Vec<String>> {
+        let (settings, complaints) = config::read(&to_plain(options));
+        let mut problems: Vec<String> = complaints.iter().map(ToString::to_string).collect();
+        problems.extend(self.gate.configure(&settings));
+        log::set_level(&settings.log_level);
+        let restart = self.configured.replace(true)
+            && self.running.borrow().is_some()
+            && serves_differently(&self.editor.settings(), &settings);
+        self.editor.set_settings(settings);
+        if restart {
+            self.stop(false)?;
+            self.start()?;
+        }
+        Ok(problems)
+    }
+
+    fn start(self: &Rc<Self>) -> mlua::Result<()> {
+        if self.running.borrow().is_some() {
+            return Ok(());
+        }
+        let settings = self.editor.settings();
+        let variables = Variables::read(&self.editor.api)?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(WORKERS)
+            .thread_name("gangway")
+            .enable_all()
+            .build()
+            .map_err(mlua::Error::external)?;
+        self.bridge.resume();
+        self.desk.reopen();
+        self.editor.set_runtime(Some(runtime.handle().clone()));
+
+        let (feed, keeper) = feed(Pace { quiet: settings.debounce, longest: settings.max_wait });
+        let root = self.root_option()?;
+        self.editor.start_watching(root, &feed)?;
+        self.run_keeper(&runtime, keeper);
+
+        let host = EditorHost {
+            bridge: self.bridge.clone(),
+            feed: feed.clone(),
+            latest: self.snapshots.clone(),
+        };
+        let bridge = self.bridge.clone();
+        let mcp =
+            Mcp::new(self.desk.clone(), self.snapshots.clone(), Arc::new(host), move |event| {
+                bridge.post(move |_| exports::client_event(&event));
+            });
+        let families = [(Family::Pi, settings.pi), (Family::Claude, settings.claude)];
+        let families = families.into_iter().filter(|(_, on)| *on).map(|(family, _)| family);
+        let (port_hint, credentials) = match self.before.borrow().clone() {
+            Some((port, credentials)) => (Some(port), credentials.for_families(families)),
+            None => (None, Credentials::generate(families)),
+        };
+        let config = ServerConfig {
+            port_hint,
+            credentials: credentials.map_err(mlua::Error::external)?,
+            limits: Limits::default(),
+        };
+        let shared = Arc::new(Mutex::new(Shared::default()));
+        let check_locks = Arc::new(tokio::sync::Notify::new());
+        runtime.spawn(bring_up(BringUp {
+            config,
+            environment: variables.locks.clone(),
+            mcp: mcp.clone(),
+            feed: feed.clone(),
+            snapshots: self.snapshots.clone(),
+            bridge: self.bridge.clone(),
+            shared: Arc::clone(&shared),
+            check_locks: Arc::clone(&check_locks),
+        }));
+        self.serve_files(&runtime, &settings, &variables, &shared);
+        *self.running.borrow_mut() = Some(Running { runtime, mcp, shared, check_locks });
+        Ok(())
+    }
+
+    /// `context.root` as the user wrote it: a string, or a function that only Lua can call.
+    fn root_option(&self) -> mlua::Result<Value> {
+        let gangway: Table = self.editor.api.lua.globals().get("package")?;
+        let loaded: Table = gangway.get("loaded")?;
+        match loaded.get::<Option<Table>>("gangway")? {
+            Some(module) => module.get("_root"),
+            None => Ok(Value::Nil),
+        }
+    }
+
+    /// One task turns collections into snapshots and hands them through the gate.
+    fn run_keeper(&self, runtime: &Runtime, keeper: Keeper) {
+        let (bridge, gate) = (self.bridge.clone(), Arc::clone(&self.gate));
+        let collect = move |urgent| {
+            let bridge = bridge.clone();
+            async move { bridge.run(move |editor| editor.collect(urgent)).await.ok().flatten() }
+        };
+        runtime.spawn(keeper.run(collect, move |snapshot| gate.publish(snapshot)));
+    }
+
+    /// Agents that speak through files.
+    fn serve_files(
+        &self,
+        runtime: &Runtime,
+        settings: &Settings,
+        variables: &Variables,
+        shared: &Arc<Mutex<Shared>>,
+    ) {
+        let _entered = runtime.enter();
+        let enabled = |enabled| match enabled {
+            Enabled::Auto => crate::agents::Enabled::Auto,
+            Enabled::On => crate::agents::Enabled::On,
+            Enabled::Off => crate::agents::Enabled::Off,
+        };
+        let os = |path: &Option<PathBuf>| path.as_ref().map(|p| p.clone().into_os_string());
+        let state_dir = key::state_dir(
+            os(&variables.xdg_state_home).as_deref(),
+            os(&variables.home).as_deref(),
+        );
+        let aivyx = AivyxConfig {
+            enabled: enabled(settings.aivyx),
+            approvals: settings.aivyx_approvals,
+            state_dir,
+            ..AivyxConfig::default()
+        };
+        let url = settings.rivumi_url.as_deref().map(PushUrl::parse);
+        let rivumi = RivumiConfig {
+            enabled: enabled(settings.rivumi),
+            home: variables.home.clone(),
+            websocket_url: match url {
+                Some(Ok(url)) => Some(url),
+                Some(Err(error)) => {
+                    self.editor.report(&format!("agents.rivumi.websocket_url: {error}"));
+                    None
+                }
+                None => None,
+            },
+            ..RivumiConfig::default()
+        };
+        let mut shared = lock(shared);
+        shared.aivyx = Some(Aivyx::start(aivyx, self.desk.clone(), self.snapshots.clone()));
+        shared.rivumi = Some(Rivumi::start(rivumi, self.snapshots.clone()));
+    }
+
+    /// Rejects what is pending, lets the answers out, removes our files, ends the runtime.
+    /// `leaving`: Neovim exits, nothing starts again.
+    fn stop(self: &Rc<Self>, leaving: bool) -> mlua::Result<()> {
+        let Some(running) = self.running.borrow_mut().take() else { return Ok(()) };
+        let (server, aivyx, rivumi, locks) = {
+            let mut shared = lock(&running.shared);
+            (shared.server.take(), shared.aivyx.take(), shared.rivumi.take(), shared.locks.take())
+        };
+        // aivyx has its own prompt: its questions go there unanswered, they are not rejected.
+        if let Some(aivyx) = &aivyx {
+            aivyx.leave();
+        }
+        self.desk.shutdown();
+        let (done, finished) = std::sync::mpsc::channel::<()>();
+        if let Some(server) = &server {
+            *self.before.borrow_mut() = Some((server.port(), server.credentials().clone()));
+        }
+        running.runtime.spawn(async move {
+            drop(locks);
+            let stop_server = async {
+                if let Some(server) = server {
+                    server.stop(ANSWER_WITHIN).await;
+                }
+            };
+            let stop_aivyx = async {
+                if let Some(aivyx) = aivyx {
+                    aivyx.stop().await;
+                }
+            };
+            let stop_rivumi = async {
+                if let Some(rivumi) = rivumi {
+                    rivumi.stop().await;
+                }
+            };
+            tokio::join!(stop_server, stop_aivyx, stop_rivumi);
+            let _ = done.send(());
+        });
+        self.editor.stop_watching();
+        // The reviews' windows go now, while sockets are still writing.
+        self.editor.stage.desk_changed(&self.editor);
+        self.editor.set_clients(0);
+        self.editor.set_runtime(None);
+        let _ = finished.recv_timeout(ANSWER_WITHIN + Duration::from_millis(50));
+        self.bridge.stop();
+        running.runtime.shutdown_timeout(END_WITHIN);
+        if leaving {
+            log::close();
+        } else {
+            let data = self.editor.api.table()?;
+            self.editor.api.user_event("GangwayStopped", data);
+        }
+        Ok(())
+    }
+}
+
+/// True if the change is one that only a restart brings into force.
+fn serves_differently(old: &Settings, new: &Settings) -> bool {
+    let parts = |s: &Settings| {
+        (
+            (s.pi, s.claude, s.claude_diffs),
+            (s.aivyx, s.aivyx_approvals, s.rivumi, s.rivumi_url.clone()),
+            (s.debounce, s.max_wait, s.root.clone(), s.context),
+        )
+    };
+    parts(old) != parts(new)
+}
+
+struct BringUp {
+    config: ServerConfig,
+    environment: Environment,
+    mcp: Mcp,
+    feed: Feed,
+    snapshots: watch::Receiver<Arc<Snapshot>>,
+    bridge: Bridge,
+    shared: Arc<Mutex<Shared>>,
+    check_locks: Arc<tokio::sync::Notify>,
+}
+
+/// Runtime: listens, then publishes the lock files and keeps them true.
+async fn bring_up(up: BringUp) {
+    let BringUp { config, environment, mcp, feed, mut snapshots, bridge, shared, check_locks } = up;
+    let credentials = config.credentials.clone();
+    let serve = move |link| {
+        let mcp = mcp.clone();
+        async move { mcp.serve(link).await }
+    };
+    let server = match Server::start(config, serve).await {
+        Ok(server) => server,
+        Err(error) => {
+            let message = format!("cannot listen on 127.0.0.1: {error}");
+            lock(&shared).problems.push(message.clone());
+            bridge.post(move |editor| editor.report(&message));
+            return;
+        }
+    };
+    let port = server.port();
+    {
+        let mut shared = lock(&shared);
+        shared.port = Some(port);
+        shared.server = Some(server);
+    }
+    // The roots must be known before anybody reads them from a lock file.
+    let snapshot = feed.fresh().await.unwrap_or_default();
+    let roots = snapshot.root_spellings();
+    let (locks, errors) = LockFiles::publish(&environment, port, &credentials, &roots);
+    lock(&shared).locks = Some(locks);
+    for error in errors {
+        let message = error.to_string();
+        lock(&shared).problems.push(message.clone());
+        bridge.post(move |editor| editor.report(&message));
+    }
+    bridge.post(exports::started);
+
+    let mut published = snapshot.roots.clone();
+    let mut tick = tokio::time::interval(CHECK_LOCKS);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            changed = snapshots.changed() => {
+                if changed.is_err() { return }
+                let snapshot = Arc::clone(&snapshots.borrow_and_update());
+                if snapshot.roots == published { continue }
+                published.clone_from(&snapshot.roots);
+                with_locks(&shared, |locks| locks.rewrite(&snapshot.root_spellings()));
+            }
+            _ = tick.tick() => with_locks(&shared, LockFiles::check),
+            () = check_locks.notified() => with_locks(&shared, LockFiles::check),
+        }
+    }
+}
+
+fn with_locks<E: std::fmt::Display>(
+    shared: &Mutex<Shared>,
+    change: impl FnOnce(&mut LockFiles) -> Vec<E>,
+) {
+    let errors = lock(shared).locks.as_mut().map(change).unwrap_or_default();
+    for error in errors {
+        tracing::warn!("lock file: {error}");
+    }
+}

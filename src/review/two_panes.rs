@@ -1,0 +1,232 @@
+//! A review of a file as its two panes: bodies, notes and how much decoration they can bear.
+//!
+//! Pure, any thread; belongs on a worker, because comparing big texts takes a while. The editor
+//! puts it on the screen as it is.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use super::hunks::Hunks;
+use super::text::{OldText, Pane};
+use super::{Kind, Review};
+
+/// Above this many bytes on one side: 'syntax' instead of treesitter.
+pub const TREESITTER_BYTES: usize = 1 << 20;
+/// Above this: no highlighting of the language at all.
+pub const SYNTAX_BYTES: usize = 8 << 20;
+/// Above this many bytes on one side, or in one line, or this many changed lines, the panes stand
+/// side by side without Neovim's diff mode, and say so.
+pub const DIFF_BYTES: usize = 40 << 20;
+pub const DIFF_LINE_BYTES: usize = 256 << 10;
+pub const DIFF_CHANGED_LINES: u32 = 400_000;
+
+/// How much decoration the texts can bear without holding Neovim up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Detail {
+    /// Diff mode and treesitter.
+    Full,
+    /// Diff mode and 'syntax'.
+    Syntax,
+    /// Diff mode only.
+    Plain,
+    /// Two texts side by side, without diff mode.
+    NoDiff,
+}
+
+#[derive(Debug, Clone)]
+pub struct TwoPanes {
+    /// The left pane's lines joined by `\n`.
+    pub left: String,
+    /// The proposal, editable.
+    pub right: Pane,
+    /// 0-based lines of the left pane whose end is not its usual one.
+    pub left_odd_ends: Vec<u32>,
+    pub right_odd_ends: Vec<u32>,
+    /// The last line of that side has no line end, and the other side's has.
+    pub left_unterminated: bool,
+    pub right_unterminated: bool,
+    /// Short remarks for the winbar: "new file", "decoded from latin1", "LF → CRLF".
+    pub left_notes: Vec<String>,
+    pub right_notes: Vec<String>,
+    pub hunks: Hunks,
+    pub detail: Detail,
+}
+
+impl TwoPanes {
+    /// `None` for kinds that have no file (they get the ask view).
+    #[must_use]
+    pub fn of(review: &Review) -> Option<Self> {
+        let empty: Arc<str> = Arc::from("");
+        match &review.kind {
+            Kind::Write { old, new, .. } => Some(Self::new(old, new)),
+            Kind::Delete { old, .. } => {
+                let mut panes = Self::new(old, &empty);
+                panes.right_notes = vec!["deletes the file".into()];
+                panes.right_unterminated = false;
+                Some(panes)
+            }
+            Kind::Command { .. } | Kind::Tool { .. } => None,
+        }
+    }
+
+    fn new(old: &OldText, new: &Arc<str>) -> Self {
+        let mut left_notes = Vec::new();
+        let mut right_notes = Vec::new();
+        let mut binary = None;
+        let old_text: Arc<str> = match old {
+            OldText::Missing => {
+                left_notes.push("new file".into());
+                Arc::from("")
+            }
+            OldText::Text { text, decoded_from } => {
+                if let Some(encoding) = decoded_from {
+                    left_notes.push(format!("decoded from {encoding}"));
+                    right_notes.push("writes UTF-8".into());
+                }
+                Arc::clone(text)
+            }
+            OldText::Binary { head, length } => {
+                left_notes.push(format!("binary, {length} bytes"));
+                binary = Some(hex_dump(head, *length));
+                Arc::from("")
+            }
+        };
+        let (left, right) = Pane::pair(&old_text, new);
+        let comparable =
+            matches!(old, OldText::Text { .. }) && !old_text.is_empty() && !new.is_empty();
+        if comparable {
+            right_notes.extend(end_notes(&left, &right));
+        }
+        let left_body = binary.unwrap_or_else(|| left.body.clone());
+        let hunks = Hunks::between(&left_body, &right.body);
+        let detail = detail(&left_body, &right.body, &hunks);
+        if detail == Detail::NoDiff {
+            right_notes.push("too large for diff colours".into());
+        }
+        let unterminated = |pane: &Pane| !pane.final_newline && !pane.text().is_empty();
+        Self {
+            left_odd_ends: left.odd_line_ends(),
+            right_odd_ends: right.odd_line_ends(),
+            left_unterminated: comparable && unterminated(&left) && !unterminated(&right),
+            right_unterminated: unterminated(&right) && (!comparable || !unterminated(&left)),
+            left: left_body,
+            right,
+            left_notes,
+            right_notes,
+            hunks,
+            detail,
+        }
+    }
+}
+
+/// What changes at line ends and at the file's ends, which coloured lines cannot show.
+fn end_notes(left: &Pane, right: &Pane) -> Vec<String> {
+    let mut notes = Vec::new();
+    let bom = |pane: &Pane| pane.text().starts_with('\u{feff}');
+    match (bom(left), bom(right)) {
+        (true, false) => notes.push("removes BOM".into()),
+        (false, true) => notes.push("adds BOM".into()),
+        _ => {}
+    }
+    if let (Some(old), Some(new)) = (left.endings_name(), right.endings_name())
+        && old != new
+    {
+        notes.push(format!("{old} → {new}"));
+    }
+    match (left.final_newline, right.final_newline) {
+        (true, false) => notes.push("removes final newline".into()),
+        (false, true) => notes.push("adds final newline".into()),
+        _ => {}
+    }
+    notes
+}
+
+fn detail(left: &str, right: &str, hunks: &Hunks) -> Detail {
+    let longest = |s: &str| s.split('\n').map(str::len).max().unwrap_or(0);
+    let size = left.len().max(right.len());
+    if size > DIFF_BYTES
+        || hunks.added.saturating_add(hunks.removed) > DIFF_CHANGED_LINES
+        || longest(left).max(longest(right)) > DIFF_LINE_BYTES
+    {
+        Detail::NoDiff
+    } else if size > SYNTAX_BYTES {
+        Detail::Plain
+    } else if size > TREESITTER_BYTES {
+        Detail::Syntax
+    } else {
+        Detail::Full
+    }
+}
+
+/// The way `xxd` shows bytes; what is not shown is counted.
+fn hex_dump(head: &[u8], length: u64) -> String {
+    let mut out = String::new();
+    for (row, bytes) in head.chunks(16).enumerate() {
+        let _ = write!(out, "{:08x}: ", row * 16);
+        for pair in bytes.chunks(2) {
+            for byte in pair {
+                let _ = write!(out, "{byte:02x}");
+            }
+            out.push(' ');
+        }
+        let width = 10 + 41;
+        let line_start = out.rfind('\n').map_or(0, |at| at + 1);
+        let pad = width - (out.len() - line_start).min(width);
+        out.extend(std::iter::repeat_n(' ', pad));
+        out.extend(
+            bytes
+                .iter()
+                .map(|b| if b.is_ascii_graphic() || *b == b' ' { char::from(*b) } else { '.' }),
+        );
+        out.push('\n');
+    }
+    let rest = length.saturating_sub(head.len() as u64);
+    if rest > 0 {
+        let _ = write!(out, "… {rest} more bytes");
+    } else {
+        out.pop();
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn panes(old: &str, new: &str) -> TwoPanes {
+        TwoPanes::new(&OldText::new(old), &Arc::from(new))
+    }
+
+    #[test]
+    fn what_lines_cannot_show_is_said() {
+        assert_eq!(panes("a\r\nb\r\n", "a\nb\n").right_notes, ["CRLF → LF"]);
+        assert_eq!(panes("a\n", "a").right_notes, ["removes final newline"]);
+        assert_eq!(panes("\u{feff}a\n", "a\n").right_notes, ["removes BOM"]);
+        assert!(panes("a\n", "b\n").right_notes.is_empty());
+    }
+
+    #[test]
+    fn only_true_changes_are_hunks() {
+        let crlf = panes("a\r\nb\r\nc\r\n", "a\r\nB\r\nc\r\n");
+        assert_eq!((crlf.hunks.added, crlf.hunks.removed), (1, 1));
+        assert!(panes("a\r\n", "a\r\n").hunks.list.is_empty());
+    }
+
+    #[test]
+    fn a_binary_file_is_shown_as_bytes() {
+        let old = OldText::Binary { head: Arc::from(&b"\x89PNG\0"[..]), length: 2005 };
+        let panes = TwoPanes::new(&old, &Arc::from("text\n"));
+        assert_eq!(panes.left_notes, ["binary, 2005 bytes"]);
+        assert!(panes.left.starts_with("00000000: 8950 4e47 00 "), "{}", panes.left);
+        assert!(panes.left.ends_with("… 2000 more bytes"));
+    }
+
+    #[test]
+    fn decoration_gives_way_to_size() {
+        let line = "x".repeat(DIFF_LINE_BYTES + 1);
+        assert_eq!(panes("a\n", &line).detail, Detail::NoDiff);
+        assert_eq!(panes("a\n", "b\n").detail, Detail::Full);
+        let big = "0123456789abcde\n".repeat(SYNTAX_BYTES / 16 + 1);
+        assert_eq!(panes("a\n", &big).detail, Detail::Plain);
+    }
+}

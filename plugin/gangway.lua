@@ -40,3 +40,13 @@ map('n', '<Plug>(gangway-reject)', '<Cmd>IdeReject<CR>', { desc = 'gangway: reje
 map('n', '<Plug>(gangway-always-allow)', '<Cmd>IdeAlwaysAllow<CR>', { desc = 'gangway: always allow' })
 map('n', '<Plug>(gangway-reviews)', '<Cmd>IdeReviews<CR>', { desc = 'gangway: reviews' })
 map({ 'n', 'x' }, '<Plug>(gangway-send)', '<Cmd>IdeSend<CR>', { desc = 'gangway: send' })
+
+-- A session saved during a review restores without its tab page.
+vim.api.nvim_create_autocmd('SessionLoadPost', {
+  group = vim.api.nvim_create_augroup('gangway_session', { clear = true }),
+  callback = function()
+    vim.schedule(function()
+      require('gangway.session').clean()
+    end)
+  end,
+})

@@ -210,6 +210,8 @@ fn context(r: &mut Reader, s: &mut Settings, name: &str, value: &Value) -> bool 
         "debounce_ms" => r.millis(value, &mut s.debounce),
         "max_wait_ms" => r.millis(value, &mut s.max_wait),
         "exclude" => r.texts(value, &mut s.exclude),
+        // A function stays in Lua, where `editor/watch` calls it.
+        "root" if *value == Value::Other("function") => true,
         "root" => r.text(value, &mut s.root),
         _ => false,
     }

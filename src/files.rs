@@ -12,6 +12,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
+/// A file larger than this is not put before a user, in bytes.
+pub const MAX_REVIEWED: u64 = 64 << 20;
+
 const FILE_MODE: Mode = Mode::from_raw_mode(0o600);
 const DIR_MODE: Mode = Mode::from_raw_mode(0o700);
 

@@ -53,6 +53,8 @@ end
 ---@param opts gangway.SetupOpts?
 function M.setup(opts)
   options = opts == nil and {} or opts
+  local context = type(options) == 'table' and options.context
+  M._root = type(context) == 'table' and context.root or nil
   local native = loaded()
   if native then
     M.problems = native.configure(options)

@@ -262,7 +262,7 @@ pub(super) fn recount_soon(editor: &Rc<Editor>, view: &Rc<View>) {
 }
 
 fn recount(editor: &Rc<Editor>, view: &Rc<View>) {
-    let Some(panes) = view.panes.clone() else { return };
+    let Some(panes) = view.panes() else { return };
     let Ok(body) = editor.api.buf_text(view.right) else { return };
     if body.len() > RECOUNT_BYTES {
         return;
@@ -281,7 +281,7 @@ fn recount(editor: &Rc<Editor>, view: &Rc<View>) {
 
 /// The hunks as the buffer is now; asked for at a key press, so it may count.
 fn present_hunks(editor: &Rc<Editor>, view: &View) -> Result<Rc<Hunks>> {
-    if let Some(panes) = &view.panes
+    if let Some(panes) = view.panes()
         && view.edited(&editor.api)
     {
         let body = editor.api.buf_text(view.right)?;
@@ -348,7 +348,7 @@ fn jump(editor: &Rc<Editor>, view: &Rc<View>, forward: bool) -> Result<()> {
 /// Takes the text on disk for the hunk under the cursor.
 fn drop_hunk(editor: &Rc<Editor>, view: &Rc<View>) -> Result<()> {
     let api = &editor.api;
-    let Some(panes) = view.panes.clone() else { return Ok(()) };
+    let Some(panes) = view.panes() else { return Ok(()) };
     let (_, in_new, line) = cursor(editor, view)?;
     let hunks = present_hunks(editor, view)?;
     let Some(hunk) = hunks.at(line, in_new).and_then(|at| hunks.list.get(at)) else {
@@ -377,8 +377,7 @@ pub(super) fn write_copy(
     let path = PathBuf::from(std::ffi::OsStr::from_bytes(&target.as_bytes()));
     let body = api.buf_text(view.right)?;
     let text = if event == "BufWriteCmd" {
-        let panes = view.panes.as_ref();
-        panes.map_or_else(|| Arc::from(body.as_str()), |panes| panes.right.rejoin(&body))
+        view.panes().map_or_else(|| Arc::from(body.as_str()), |panes| panes.right.rejoin(&body))
     } else {
         let mark = |name: &str| -> Result<usize> {
             let [line, _]: [i64; 2] = api.call("nvim_buf_get_mark", (view.right, name))?;

@@ -9,7 +9,7 @@ use super::Editor;
 use super::view::View;
 
 pub(super) fn keep(editor: &Rc<Editor>, view: &View) {
-    let (Ok(body), Some(panes)) = (editor.api.buf_text(view.right), view.panes.clone()) else {
+    let (Ok(body), Some(panes)) = (editor.api.buf_text(view.right), view.panes()) else {
         return;
     };
     let name = view.review.kind.path().and_then(|p| p.file_name()).unwrap_or_default().to_owned();

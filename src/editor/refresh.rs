@@ -12,7 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use notify::event::{AccessKind, AccessMode, EventKind, ModifyKind};
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
@@ -24,6 +24,8 @@ use crate::review::hunks::kept_lines;
 
 /// Writes come in bursts (truncate, write, close; or create, rename).
 const SETTLE: Duration = Duration::from_millis(40);
+/// How long after its review a file is still expected to be written.
+const LINGER: Duration = Duration::from_secs(60);
 /// Above this many bytes cursors stay on their line number instead of their text.
 const FOLLOW_BYTES: usize = 2 << 20;
 /// More directories than this are not watched; Neovim's own check on focus still applies.
@@ -31,7 +33,8 @@ const MAX_DIRS: usize = 512;
 
 #[derive(Default)]
 struct Shared {
-    /// Real path of a file → buffers that hold it.
+    /// Real path of each file that matters → buffers that hold it (none for a reviewed file that
+    /// is not open).
     buffers: HashMap<PathBuf, Vec<Buf>>,
     /// Directories watched.
     dirs: BTreeSet<PathBuf>,
@@ -43,24 +46,31 @@ struct Shared {
 #[derive(Default)]
 pub struct Refresh {
     shared: Arc<Mutex<Shared>>,
+    /// An agent is connected; agents also write without asking.
     active: Cell<bool>,
-    /// Files of reviews, watched even when no buffer holds them yet.
-    expected: RefCell<BTreeMap<PathBuf, ()>>,
+    /// Files under review (`None`), and files an agent was just allowed to write: until when.
+    expected: RefCell<BTreeMap<PathBuf, Option<Instant>>>,
     update_due: Cell<bool>,
 }
 
 impl Refresh {
-    /// On while an agent is connected (agents also write without asking).
     pub(super) fn set_active(&self, editor: &Rc<Editor>, on: bool) {
         if self.active.replace(on) != on {
             self.update_soon(editor);
         }
     }
 
-    /// The agent is about to write this file, or has just been allowed to.
-    pub(super) fn expect(&self, editor: &Rc<Editor>, path: &Path) {
-        self.expected.borrow_mut().insert(path.to_owned(), ());
+    /// This file is under review: its panes and buffers follow what happens on disk.
+    pub(super) fn review_begins(&self, editor: &Rc<Editor>, path: &Path) {
+        self.expected.borrow_mut().insert(path.to_owned(), None);
         self.update_soon(editor);
+    }
+
+    /// The agent writes well after its answer; the file is watched a while longer.
+    pub(super) fn review_ended(&self, editor: &Rc<Editor>, path: &Path) {
+        let until = Instant::now() + LINGER;
+        self.expected.borrow_mut().insert(path.to_owned(), Some(until));
+        editor.after(LINGER + SETTLE, |editor| editor.refresh.update_soon(editor));
     }
 
     /// Buffers came or went.
@@ -77,8 +87,11 @@ impl Refresh {
     }
 
     fn update(&self, editor: &Rc<Editor>) -> Result<()> {
-        let mut files: Vec<(PathBuf, Option<Buf>)> = Vec::new();
-        if self.active.get() {
+        let now = Instant::now();
+        self.expected.borrow_mut().retain(|_, until| until.is_none_or(|until| until > now));
+        let mut files: Vec<(PathBuf, Option<Buf>)> =
+            self.expected.borrow().keys().map(|path| (path.clone(), None)).collect();
+        if self.active.get() || !files.is_empty() {
             let list = editor.api.chunk("files", include_str!("files.lua"))?;
             let found: Table = list.call(())?;
             for entry in found.sequence_values::<Table>() {
@@ -87,15 +100,21 @@ impl Refresh {
                 let path = PathBuf::from(OsStr::from_bytes(&name.as_bytes()));
                 files.push((path, Some(entry.get(1)?)));
             }
-            files.extend(self.expected.borrow().keys().map(|path| (path.clone(), None)));
-        } else {
-            self.expected.borrow_mut().clear();
         }
         let (shared, bridge, runtime) =
             (Arc::clone(&self.shared), editor.bridge.clone(), editor.runtime());
         editor.on_worker(move || watch(&shared, &bridge, runtime.as_ref(), files));
         Ok(())
     }
+}
+
+/// Without symbolic links; a file that does not exist yet has a directory that does. Asks the file
+/// system, so not on Neovim's thread.
+pub(super) fn real_path(path: &Path) -> PathBuf {
+    std::fs::canonicalize(path).unwrap_or_else(|_| {
+        let parent = path.parent().and_then(|p| std::fs::canonicalize(p).ok());
+        parent.zip(path.file_name()).map_or(path.to_owned(), |(dir, name)| dir.join(name))
+    })
 }
 
 fn lock(shared: &Mutex<Shared>) -> std::sync::MutexGuard<'_, Shared> {
@@ -112,17 +131,11 @@ fn watch(
     let mut buffers: HashMap<PathBuf, Vec<Buf>> = HashMap::new();
     let mut dirs = BTreeSet::new();
     for (path, buf) in files {
-        // A file that does not exist yet has a directory that does.
-        let real = std::fs::canonicalize(&path).unwrap_or_else(|_| {
-            let parent = path.parent().and_then(|p| std::fs::canonicalize(p).ok());
-            parent.zip(path.file_name()).map_or(path.clone(), |(dir, name)| dir.join(name))
-        });
+        let real = real_path(&path);
         if let Some(dir) = real.parent().filter(|dir| dir.is_dir() && dirs.len() < MAX_DIRS) {
             dirs.insert(dir.to_owned());
         }
-        if let Some(buf) = buf {
-            buffers.entry(real).or_default().push(buf);
-        }
+        buffers.entry(real).or_default().extend(buf);
     }
     let mut state = lock(shared);
     state.buffers = buffers;
@@ -183,17 +196,15 @@ fn make_watcher(
             let (shared, bridge) = (Arc::clone(&shared), bridge.clone());
             runtime.spawn(async move {
                 tokio::time::sleep(SETTLE).await;
-                let bufs: Vec<Buf> = {
+                let (changed, bufs) = {
                     let mut state = lock(&shared);
                     let changed = std::mem::take(&mut state.changed);
-                    changed
-                        .iter()
-                        .filter_map(|path| state.buffers.get(path))
-                        .flatten()
-                        .copied()
-                        .collect()
+                    let bufs = changed.iter().filter_map(|path| state.buffers.get(path)).flatten();
+                    let bufs: Vec<Buf> = bufs.copied().collect();
+                    (changed, bufs)
                 };
                 bridge.post(move |editor| {
+                    editor.stage.disk_changed(editor, &changed);
                     for buf in bufs {
                         if let Err(error) = reload(editor, buf) {
                             tracing::warn!("cannot refresh buffer {}: {error}", buf.0);

@@ -6,7 +6,8 @@
 //! verdict. A tick every few hundredths of a second runs only while there is something to wait for.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,9 +16,11 @@ use nvim_oxi::mlua::{IntoLua, Table};
 
 use super::api::{At, Buf, Result};
 use super::view::{Origin, View};
-use super::{Editor, recover, winbar};
+use super::{Editor, recover, refresh, winbar};
 use crate::config::Focus;
+use crate::files;
 use crate::review::desk::{Event, Target};
+use crate::review::text::OldText;
 use crate::review::two_panes::TwoPanes;
 use crate::review::{Review, ReviewId, Verdict, Withdrawal};
 
@@ -34,6 +37,8 @@ const MAX_FAILURES: u32 = 5;
 
 struct Waiting {
     review: Arc<Review>,
+    /// The file's path without symbolic links.
+    on_disk: PathBuf,
     panes: Option<Arc<TwoPanes>>,
     failures: u32,
     announced: bool,
@@ -78,18 +83,21 @@ impl Stage {
         let bridge = editor.bridge.clone();
         editor.on_worker(move || {
             let panes = TwoPanes::of(&review).map(Arc::new);
-            bridge.post(move |editor| {
-                editor.stage.arrived(editor, review, panes);
-            });
+            let on_disk = review.kind.path().map(refresh::real_path).unwrap_or_default();
+            let waiting = Waiting { review, on_disk, panes, failures: 0, announced: false };
+            bridge.post(move |editor| editor.stage.arrived(editor, waiting));
         });
     }
 
-    fn arrived(&self, editor: &Rc<Editor>, review: Arc<Review>, panes: Option<Arc<TwoPanes>>) {
+    fn arrived(&self, editor: &Rc<Editor>, waiting: Waiting) {
+        let review = &waiting.review;
         // Withdrawn in the meantime: its Closed event has been and gone.
-        if !editor.desk.get(&review.id).is_some_and(|pending| Arc::ptr_eq(&pending, &review)) {
+        if !editor.desk.get(&review.id).is_some_and(|pending| Arc::ptr_eq(&pending, review)) {
             return;
         }
-        let waiting = Waiting { review, panes, failures: 0, announced: false };
+        if let Some(path) = review.kind.path() {
+            editor.refresh.review_begins(editor, path);
+        }
         self.waiting.borrow_mut().push_back(waiting);
         self.begin(editor);
         self.tick(editor);
@@ -109,13 +117,39 @@ impl Stage {
             view.close(editor);
         }
         if let Some(path) = review.kind.path() {
-            editor.refresh.expect(editor, path);
+            editor.refresh.review_ended(editor, path);
         }
         editor.announce_closed(review, verdict);
         for view in self.views() {
             winbar::draw(editor, &view);
         }
         self.end(editor);
+    }
+
+    /// Files have changed on disk (paths without symbolic links): the left panes follow.
+    pub(super) fn disk_changed(&self, editor: &Rc<Editor>, changed: &BTreeSet<PathBuf>) {
+        for view in self.views() {
+            let (Some(panes), path) = (view.panes(), view.on_disk.clone()) else { continue };
+            if view.decided.get() || !changed.contains(&path) {
+                continue;
+            }
+            let (buf, bridge) = (view.right, editor.bridge.clone());
+            editor.on_worker(move || {
+                let old = match files::read_plain(&path, files::MAX_REVIEWED) {
+                    Ok(bytes) => OldText::from_bytes(bytes, &[]),
+                    Err(error) if error.is_missing() => OldText::Missing,
+                    Err(_) => return,
+                };
+                let Some(renewed) = panes.against(&old) else { return };
+                bridge.post(move |editor| {
+                    if let Some(view) = editor.stage.view_of_buf(buf)
+                        && let Err(error) = view.disk_changed(editor, Arc::new(renewed))
+                    {
+                        tracing::warn!("cannot renew the left pane: {error}");
+                    }
+                });
+            });
+        }
     }
 
     // ---- time
@@ -147,7 +181,7 @@ impl Stage {
         while !self.waiting.borrow().is_empty() && may_open_behind(editor) {
             let next = self.waiting.borrow_mut().pop_front();
             let Some(mut next) = next else { return };
-            match View::open(editor, &next.review, next.panes.clone()) {
+            match View::open(editor, &next.review, next.panes.clone(), &next.on_disk) {
                 Ok(view) => {
                     // It may have got its verdict while autocommands ran.
                     if editor.desk.get(&view.review.id).is_none() {

@@ -5,6 +5,7 @@
 //! borrowed across a call into Neovim, because users' autocommands may call back.
 
 use std::cell::{Cell, RefCell};
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
@@ -29,8 +30,10 @@ pub(super) struct Origin {
 
 pub(super) struct View {
     pub(super) review: Arc<Review>,
-    /// `None` for the ask view.
-    pub(super) panes: Option<Arc<TwoPanes>>,
+    /// The file's path without symbolic links; empty for the ask view.
+    pub(super) on_disk: PathBuf,
+    /// `None` for the ask view. Replaced when the file on disk changes meanwhile.
+    panes: RefCell<Option<Arc<TwoPanes>>>,
     /// The pane that is decided on: the proposal, or the question.
     pub(super) right: Buf,
     pub(super) right_name: String,
@@ -70,6 +73,7 @@ impl View {
         editor: &Rc<Editor>,
         review: &Arc<Review>,
         panes: Option<Arc<TwoPanes>>,
+        on_disk: &Path,
     ) -> Result<Rc<Self>> {
         let api = &editor.api;
         let here = api.current_win()?;
@@ -94,9 +98,10 @@ impl View {
         let hunks = panes.as_ref().map(|p| p.hunks.clone()).unwrap_or_default();
         let view = Rc::new(Self {
             review: Arc::clone(review),
+            on_disk: on_disk.to_owned(),
             tab: api.win_tab(built.right_win)?,
             filled_at: Cell::new(api.changedtick(built.right)?),
-            panes,
+            panes: RefCell::new(panes),
             right: built.right,
             right_name: built.right_name,
             left: built.left,
@@ -115,6 +120,25 @@ impl View {
         view.map_keys(editor)?;
         winbar::draw(editor, &view);
         Ok(view)
+    }
+
+    pub(super) fn panes(&self) -> Option<Arc<TwoPanes>> {
+        self.panes.borrow().clone()
+    }
+
+    /// The file has changed on disk: the left pane follows, the proposal stays.
+    pub(super) fn disk_changed(&self, editor: &Rc<Editor>, panes: Arc<TwoPanes>) -> Result<()> {
+        let Some(left) = self.left.filter(|left| editor.api.buf_loaded(*left)) else {
+            return Ok(());
+        };
+        editor.api.fill(left, &panes.left)?;
+        *self.hunks.borrow_mut() = Rc::new(panes.hunks.clone());
+        *self.panes.borrow_mut() = Some(panes);
+        if let Some(win) = self.left_win.filter(|win| editor.api.win_valid(*win)) {
+            editor.api.in_win(win, |api| api.command("diffupdate"))?;
+        }
+        winbar::draw(editor, self);
+        Ok(())
     }
 
     pub(super) fn bufs(&self) -> impl Iterator<Item = Buf> {
@@ -144,7 +168,7 @@ impl View {
     }
 
     pub(super) fn editable(&self) -> bool {
-        self.panes.is_some()
+        self.panes.borrow().is_some()
             && self.review.editable
             && matches!(self.review.kind, Kind::Write { .. })
     }
@@ -177,8 +201,7 @@ impl View {
         }
         let id = self.review.id.clone();
         let verdict = |text| if always { Verdict::AlwaysAllow } else { Verdict::Accept { text } };
-        let panes = self.panes.as_ref().filter(|_| self.editable());
-        let Some(panes) = panes else {
+        let Some(panes) = self.panes().filter(|_| self.editable()) else {
             let text = match &self.review.kind {
                 Kind::Write { new, .. } => Arc::clone(new),
                 _ => Arc::from(""),
@@ -198,7 +221,7 @@ impl View {
         if body.len() <= 1 << 20 {
             editor.desk.decide(&id, verdict(panes.right.rejoin(&body)));
         } else {
-            let (desk, panes) = (editor.desk.clone(), Arc::clone(panes));
+            let desk = editor.desk.clone();
             editor.on_worker(move || {
                 let text = panes.right.rejoin(&body);
                 let verdict = if always { Verdict::AlwaysAllow } else { Verdict::Accept { text } };
@@ -236,7 +259,7 @@ impl View {
         let api = &editor.api;
         let group = api.augroup(&format!("gangway_review_{}", self.right.0))?;
         self.group.set(Some(group));
-        if self.panes.is_some() {
+        if self.panes.borrow().is_some() {
             for event in ["BufWriteCmd", "FileWriteCmd", "FileAppendCmd"] {
                 let (view, editor) = (Rc::clone(self), Rc::clone(editor));
                 api.autocmd(group, &[event], Some(self.right), move |_, ev| {
@@ -350,11 +373,11 @@ impl View {
                 let always = |view: &Rc<View>, ed: &Rc<Editor>| view.accept(ed, true);
                 self.map(editor, buf, keys.always.as_deref(), "always allow this", always)?;
             }
-            if self.panes.is_some() {
+            if self.panes.borrow().is_some() {
                 diff_view::map_hunk_keys(self, editor, buf, keys.drop_hunk.as_deref())?;
             }
         }
-        if self.panes.is_some() {
+        if self.panes.borrow().is_some() {
             self.map(editor, self.right, Some("ZZ"), "accept this change", yes)?;
         }
         self.map(editor, self.right, Some("ZQ"), "reject this change", no)

@@ -58,13 +58,13 @@ pub(super) fn draw(editor: &Rc<Editor>, view: &View) {
 
 /// The cursor moved in a pane: "2 of 5" may have changed.
 pub(super) fn moved(editor: &Rc<Editor>, view: &View) {
-    if view.panes.is_some() && view.hunks.borrow().list.len() > 1 {
+    if view.panes().is_some() && view.hunks.borrow().list.len() > 1 {
         draw(editor, view);
     }
 }
 
 fn left_bar(editor: &Rc<Editor>, view: &View) -> String {
-    let Some(panes) = &view.panes else { return String::new() };
+    let Some(panes) = view.panes() else { return String::new() };
     let path = match &view.review.kind {
         Kind::Write { old_path, .. } => old_path.as_path(),
         other => other.path().unwrap_or(Path::new("")),
@@ -84,7 +84,7 @@ fn left_bar(editor: &Rc<Editor>, view: &View) -> String {
 
 fn right_bar(editor: &Rc<Editor>, view: &View) -> String {
     let mut bar = format!(" %#GangwayAgent#{}%*", literal(&view.review.origin));
-    if let Some(panes) = &view.panes {
+    if let Some(panes) = view.panes() {
         bar.push_str(match view.review.kind {
             Kind::Delete { .. } => " %#GangwayWarning#deletes this file%*",
             _ => " proposes",
@@ -135,8 +135,8 @@ fn keys(editor: &Rc<Editor>, view: &View) -> String {
             let _ = write!(out, " %#GangwayKey#{shown}%* {what}");
         }
     };
-    key(&settings.keys.accept, if view.panes.is_some() { "accept" } else { "allow" });
-    key(&settings.keys.reject, if view.panes.is_some() { "reject" } else { "deny" });
+    key(&settings.keys.accept, if view.panes().is_some() { "accept" } else { "allow" });
+    key(&settings.keys.reject, if view.panes().is_some() { "reject" } else { "deny" });
     if view.review.can_always {
         key(&settings.keys.always, "always");
     }

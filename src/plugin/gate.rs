@@ -15,6 +15,8 @@ use crate::sharing::SharingStore;
 
 struct State {
     privacy: Privacy,
+    /// `context.enabled`; off is as if nothing were shared, whatever the switch says.
+    enabled: bool,
     /// The project the switch was read for: the first root's real path.
     project: Option<PathBuf>,
     /// The last snapshot before the filter, to send again when the switch is turned.
@@ -34,13 +36,14 @@ impl Gate {
         home: Option<PathBuf>,
     ) -> (Arc<Self>, watch::Receiver<Arc<Snapshot>>) {
         let (out, snapshots) = watch::channel(Arc::new(Snapshot::default()));
-        let state = State { privacy: Privacy::default(), project: None, last: None };
+        let state = State { privacy: Privacy::default(), enabled: true, project: None, last: None };
         (Arc::new(Self { state: Mutex::new(state), store, out, home }), snapshots)
     }
 
     /// Takes the patterns in force; says which one is wrong.
     pub(super) fn configure(&self, settings: &Settings) -> Option<String> {
         let mut state = self.lock();
+        state.enabled = settings.context;
         let sharing = state.privacy.sharing;
         let made = match &settings.exclude {
             Some(patterns) => Privacy::new(patterns, self.home.as_deref(), sharing),
@@ -96,7 +99,15 @@ impl Gate {
     }
 
     fn send(&self, state: &State) -> Arc<Snapshot> {
-        let filtered = state.last.as_ref().map(|last| state.privacy.filter(last));
+        let filter = |last: &Snapshot| {
+            if state.enabled {
+                return state.privacy.filter(last);
+            }
+            let mut nothing = state.privacy.clone();
+            nothing.sharing = Share::Off;
+            nothing.filter(last)
+        };
+        let filtered = state.last.as_ref().map(filter);
         let filtered = Arc::new(filtered.unwrap_or_default());
         self.out.send_if_modified(|current| {
             let changed = **current != *filtered;

@@ -69,6 +69,14 @@ impl TwoPanes {
         }
     }
 
+    /// The same proposal against what is on disk by now. `None` when the right pane would have to
+    /// change for that (a byte order mark came or went on disk).
+    #[must_use]
+    pub fn against(&self, old: &OldText) -> Option<Self> {
+        let renewed = Self::new(old, self.right.text());
+        (renewed.right.bom_hidden == self.right.bom_hidden).then_some(renewed)
+    }
+
     fn new(old: &OldText, new: &Arc<str>) -> Self {
         let mut left_notes = Vec::new();
         let mut right_notes = Vec::new();
@@ -210,6 +218,14 @@ mod tests {
         let crlf = panes("a\r\nb\r\nc\r\n", "a\r\nB\r\nc\r\n");
         assert_eq!((crlf.hunks.added, crlf.hunks.removed), (1, 1));
         assert!(panes("a\r\n", "a\r\n").hunks.list.is_empty());
+    }
+
+    #[test]
+    fn a_proposal_can_be_held_against_a_newer_file() {
+        let first = panes("a\n", "b\n");
+        let later = first.against(&OldText::new("b\n")).unwrap();
+        assert!(later.hunks.list.is_empty());
+        assert!(panes("\u{feff}a\n", "\u{feff}b\n").against(&OldText::new("a\n")).is_none());
     }
 
     #[test]

@@ -28,3 +28,4 @@ mod review;
 mod selection;
 mod soak;
 mod tools;
+mod trust;

@@ -19,9 +19,6 @@ use crate::files::{self, ReadError};
 use crate::review::text::OldText;
 use crate::review::{Kind, Proposal, Verdict, Withdrawal};
 
-/// The largest file a diff is shown of, in bytes: as much as one message may hold.
-const MAX_FILE: u64 = 64 << 20;
-
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Arguments {
     /// Absolute path of the file as it is; it need not exist.
@@ -139,7 +136,7 @@ fn look(old: &PathBuf, new: &PathBuf) -> Result<Looked, String> {
     {
         return Err(error.to_string());
     }
-    match files::read_plain(old, MAX_FILE) {
+    match files::read_plain(old, files::MAX_REVIEWED) {
         Ok(bytes) if OldText::needs_encoding(&bytes) => Ok(Looked::Encoded(bytes)),
         Ok(bytes) => Ok(Looked::Old(OldText::from_bytes(bytes, &[]))),
         Err(error) if fine(&error) => Ok(Looked::Old(OldText::Missing)),

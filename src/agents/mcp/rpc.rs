@@ -75,6 +75,7 @@ pub enum Incoming {
     Response {
         id: Option<Id>,
         result: Option<Value>,
+        error: Option<RpcError>,
     },
     /// To be answered with this error.
     Invalid {
@@ -229,8 +230,9 @@ pub fn parse(text: &str) -> Incoming {
     let reply_to = || id.clone().unwrap_or_else(Id::null);
     match method {
         None if is_response => {
-            let value = envelope.result.and_then(|raw| serde_json::from_str(raw.get()).ok());
-            Incoming::Response { id, result: value }
+            let result = envelope.result.and_then(|raw| serde_json::from_str(raw.get()).ok());
+            let error = envelope.error.and_then(|raw| serde_json::from_str(raw.get()).ok());
+            Incoming::Response { id, result, error }
         }
         None => invalid(reply_to(), INVALID_REQUEST, "method is missing"),
         Some(Err(_)) => invalid(reply_to(), INVALID_REQUEST, "method must be a string"),

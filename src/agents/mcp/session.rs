@@ -258,7 +258,7 @@ impl Session {
                 self.answered(&method);
             }
             Incoming::Notification { method, params } => self.notified(&method, &params).await,
-            Incoming::Response { id, result } => self.response(id.as_ref(), result.as_ref()),
+            Incoming::Response { id, result, .. } => self.response(id.as_ref(), result.as_ref()),
             Incoming::Invalid { id, error } => self.send(rpc::error(&id, &error)).await,
         }
     }

@@ -307,7 +307,9 @@ impl<'a> Agent<'a> {
         loop {
             let message = self.receive().await?;
             match message {
-                Incoming::Response { id: Some(other), result, error } if other.value() == id => {
+                Incoming::Response { id: Some(other), result, error }
+                    if other.value().as_ref() == Some(&id) =>
+                {
                     if let Some(error) = error {
                         return Err(format!("{method}: {} ({})", error.message, error.code).into());
                     }

@@ -26,16 +26,18 @@ impl Id {
         Self(RawValue::NULL.to_owned())
     }
 
-    /// The id as a value: two spellings of one string are one id.
+    /// The id as a value: two spellings of one string are one id. `None` for a number that is too
+    /// large to be one here.
     #[must_use]
-    pub fn value(&self) -> Value {
-        serde_json::from_str(self.0.get()).unwrap_or(Value::Null)
+    pub fn value(&self) -> Option<Value> {
+        serde_json::from_str(self.0.get()).ok()
     }
 }
 
 impl PartialEq for Id {
     fn eq(&self, other: &Self) -> bool {
-        self.0.get() == other.0.get() || self.value() == other.value()
+        let value = self.value();
+        self.0.get() == other.0.get() || (value.is_some() && value == other.value())
     }
 }
 
@@ -367,6 +369,8 @@ mod tests {
         let id = |text: &str| Id(RawValue::from_string(text.into()).unwrap());
         assert_eq!(id(r#""\u00e9""#), id("\"é\""));
         assert_ne!(id("0"), id("\"0\""));
+        assert_ne!(id("1e400"), id("1e500"));
+        assert_ne!(id("1e400"), Id::null());
     }
 
     #[test]
@@ -404,7 +408,7 @@ mod tests {
         assert!(reply(&deep).contains("-32600"));
         let text = format!(r#"{{"id":1,"id":2,"method":"m","params":{{"a":{deep}}},"x":{deep}}}"#);
         let Incoming::Request { id, params, .. } = parse(&text) else { panic!("no request") };
-        assert_eq!(id.value(), json!(2));
+        assert_eq!(id.value(), Some(json!(2)));
         assert_eq!(params.object().unwrap_err().code, INVALID_PARAMS);
         assert!(reply(&"{\"a\":".repeat(50_000)).contains("-32700"));
     }

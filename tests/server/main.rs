@@ -6,6 +6,7 @@
 
 mod calls;
 mod door;
+mod example;
 mod reviews;
 mod selection;
 mod support;

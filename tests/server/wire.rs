@@ -199,6 +199,18 @@ async fn a_silent_peer_that_answers_pings_stays() {
     assert_eq!(client.call("ping", json!({})).await["result"], json!({}));
 }
 
+#[tokio::test]
+async fn nobody_is_thrown_out_because_the_machine_slept() {
+    let rig = Rig::with(hurried()).await;
+    let mut client = rig.client(Family::Pi).await;
+    for _ in 0..3 {
+        // The one thread of this test: client and server stop together, as in a sleep.
+        std::thread::sleep(Duration::from_millis(900));
+        assert!(client.listen(Duration::from_millis(150)).await.is_empty());
+    }
+    assert_eq!(client.call("ping", json!({})).await["result"], json!({}));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn pings_are_answered_while_everything_else_waits() {
     let rig = Rig::new().await;

@@ -26,16 +26,18 @@ impl Id {
         Self(RawValue::NULL.to_owned())
     }
 
-    /// The id as a value: two spellings of one string are one id.
+    /// The id as a value: two spellings of one string are one id. `None` for a number that is too
+    /// large to be one here.
     #[must_use]
-    pub fn value(&self) -> Value {
-        serde_json::from_str(self.0.get()).unwrap_or(Value::Null)
+    pub fn value(&self) -> Option<Value> {
+        serde_json::from_str(self.0.get()).ok()
     }
 }
 
 impl PartialEq for Id {
     fn eq(&self, other: &Self) -> bool {
-        self.0.get() == other.0.get() || self.value() == other.value()
+        let value = self.value();
+        self.0.get() == other.0.get() || (value.is_some() && value == other.value())
     }
 }
 
@@ -75,6 +77,7 @@ pub enum Incoming {
     Response {
         id: Option<Id>,
         result: Option<Value>,
+        error: Option<RpcError>,
     },
     /// To be answered with this error.
     Invalid {
@@ -229,8 +232,9 @@ pub fn parse(text: &str) -> Incoming {
     let reply_to = || id.clone().unwrap_or_else(Id::null);
     match method {
         None if is_response => {
-            let value = envelope.result.and_then(|raw| serde_json::from_str(raw.get()).ok());
-            Incoming::Response { id, result: value }
+            let result = envelope.result.and_then(|raw| serde_json::from_str(raw.get()).ok());
+            let error = envelope.error.and_then(|raw| serde_json::from_str(raw.get()).ok());
+            Incoming::Response { id, result, error }
         }
         None => invalid(reply_to(), INVALID_REQUEST, "method is missing"),
         Some(Err(_)) => invalid(reply_to(), INVALID_REQUEST, "method must be a string"),
@@ -365,6 +369,8 @@ mod tests {
         let id = |text: &str| Id(RawValue::from_string(text.into()).unwrap());
         assert_eq!(id(r#""\u00e9""#), id("\"é\""));
         assert_ne!(id("0"), id("\"0\""));
+        assert_ne!(id("1e400"), id("1e500"));
+        assert_ne!(id("1e400"), Id::null());
     }
 
     #[test]
@@ -402,7 +408,7 @@ mod tests {
         assert!(reply(&deep).contains("-32600"));
         let text = format!(r#"{{"id":1,"id":2,"method":"m","params":{{"a":{deep}}},"x":{deep}}}"#);
         let Incoming::Request { id, params, .. } = parse(&text) else { panic!("no request") };
-        assert_eq!(id.value(), json!(2));
+        assert_eq!(id.value(), Some(json!(2)));
         assert_eq!(params.object().unwrap_err().code, INVALID_PARAMS);
         assert!(reply(&"{\"a\":".repeat(50_000)).contains("-32700"));
     }

@@ -157,6 +157,8 @@ impl Drop for Presence {
         let session = &self.0;
         let client = session.client();
         lock(&session.shared.sessions).remove(&session.owner.0);
+        // A call that runs on another thread right now must not bring its diff to the desk later.
+        withdraw_early(&mut lock(&session.requests), Withdrawal::OwnerLost, |_| true);
         session.shared.desk.withdraw_all(session.owner, Withdrawal::OwnerLost);
         if let Some(client) = client {
             (session.shared.listener)(ClientEvent::Disconnected(client));
@@ -246,7 +248,7 @@ impl Session {
     async fn receive(self: &Arc<Self>, text: &str, calls: &mut JoinSet<()>) {
         match rpc::parse(text) {
             Incoming::Request { id, method, params } => {
-                tracing::debug!(method, "request");
+                tracing::debug!(method = clean(&method), "request");
                 match self.request(&id, &method, &params) {
                     Ok(Answer::Now(result)) => self.send(rpc::result(&id, &result)).await,
                     Ok(Answer::Later(seq, running)) => {
@@ -258,7 +260,7 @@ impl Session {
                 self.answered(&method);
             }
             Incoming::Notification { method, params } => self.notified(&method, &params).await,
-            Incoming::Response { id, result } => self.response(id.as_ref(), result.as_ref()),
+            Incoming::Response { id, result, .. } => self.response(id.as_ref(), result.as_ref()),
             Incoming::Invalid { id, error } => self.send(rpc::error(&id, &error)).await,
         }
     }
@@ -390,7 +392,7 @@ impl Session {
     }
 
     async fn notified(&self, method: &str, params: &Params) {
-        tracing::debug!(method, "notification");
+        tracing::debug!(method = clean(method), "notification");
         match method {
             "notifications/initialized" => {
                 self.opens(Moment::Initialized);
@@ -418,7 +420,7 @@ impl Session {
     }
 
     fn response(&self, id: Option<&Id>, result: Option<&Value>) {
-        if id.map(Id::value) != Some(Value::from(ROOTS_REQUEST)) {
+        if id.and_then(Id::value) != Some(Value::from(ROOTS_REQUEST)) {
             return;
         }
         let roots = result.and_then(|result| result.get("roots")?.as_array());
@@ -483,7 +485,7 @@ impl Session {
     fn cancel(&self, id: &Value) {
         let mut reviews = Vec::new();
         for request in &mut lock(&self.requests).open {
-            if request.id.value() != *id {
+            if request.id.value().as_ref() != Some(id) {
                 continue;
             }
             request.cancelled = true;
@@ -655,4 +657,192 @@ fn withdraw_early(
 /// A word of the client's for people to read: one short line without control characters.
 fn clean(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(60).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::agents::{BoxFuture, Document, Host, HostError, OpenFile, Opened};
+    use crate::context::Snapshot;
+    use futures_util::{sink, stream};
+    use proptest::prelude::*;
+    use std::path::Path;
+
+    struct NoHost;
+
+    impl Host for NoHost {
+        fn snapshot(&self) -> BoxFuture<'_, Arc<Snapshot>> {
+            Box::pin(async { Arc::default() })
+        }
+        fn open_file(&self, _: OpenFile) -> BoxFuture<'_, Result<Opened, HostError>> {
+            Box::pin(async { Err(HostError::Busy) })
+        }
+        fn save<'a>(&'a self, _: &'a Path) -> BoxFuture<'a, Result<bool, HostError>> {
+            Box::pin(async { Err(HostError::Stopping) })
+        }
+        fn document<'a>(
+            &'a self,
+            _: &'a Path,
+        ) -> BoxFuture<'a, Result<Option<Document>, HostError>> {
+            Box::pin(async { Ok(None) })
+        }
+        fn encodings<'a>(&'a self, _: &'a Path) -> BoxFuture<'a, Vec<String>> {
+            Box::pin(async { Vec::new() })
+        }
+    }
+
+    struct Wired {
+        desk: Desk,
+        _stop: watch::Sender<bool>,
+        serving: BoxFuture<'static, ()>,
+        out: mpsc::UnboundedReceiver<String>,
+    }
+
+    /// A session that is sent `messages` and then nothing more; `reads` says whether its peer
+    /// takes what it is sent.
+    fn wired(messages: impl Stream<Item = String> + Send + 'static, reads: bool) -> Wired {
+        let (snapshots, desk) = (watch::Sender::default(), Desk::default());
+        let mcp = super::super::Mcp::new(
+            desk.clone(),
+            snapshots.subscribe(),
+            Arc::new(NoHost),
+            drop::<ClientEvent>,
+        );
+        let (stop, stopped) = watch::channel(false);
+        let (sender, out) = mpsc::unbounded_channel();
+        let link = Link {
+            family: Family::Pi,
+            inbound: Box::pin(messages),
+            outbound: Box::pin(sink::unfold(sender, move |sender, text: String| async move {
+                if !reads {
+                    std::future::pending::<()>().await;
+                }
+                sender.send(text).map(|()| sender).map_err(|_| Closed)
+            })),
+            stop: stopped,
+            owed: Owed::default(),
+        };
+        let serving = Box::pin(async move { mcp.serve(link).await });
+        Wired { desk, _stop: stop, serving, out }
+    }
+
+    /// All answers to `messages`, until there have been none for a moment.
+    fn answers(messages: Vec<String>) -> Vec<Value> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let messages = stream::iter(messages).chain(stream::pending());
+            let Wired { _stop, serving, mut out, .. } = wired(messages, true);
+            let mut answers = Vec::new();
+            tokio::select! {
+                () = serving => panic!("the session ended"),
+                () = async {
+                    while let Ok(Some(text)) =
+                        tokio::time::timeout(Duration::from_millis(20), out.recv()).await
+                    {
+                        answers.push(serde_json::from_str(&text).unwrap());
+                    }
+                } => {}
+            }
+            answers
+        })
+    }
+
+    #[tokio::test]
+    async fn a_peer_that_does_not_read_is_not_read_from_either() {
+        let taken = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&taken);
+        let flood =
+            stream::repeat(r#"{"id":1,"method":"tools/list"}"#.to_owned()).map(move |text| {
+                count.fetch_add(1, Ordering::Relaxed);
+                text
+            });
+        let Wired { _stop, serving, .. } = wired(flood, false);
+        assert!(tokio::time::timeout(Duration::from_millis(200), serving).await.is_err());
+        let taken = taken.load(Ordering::Relaxed);
+        assert!((OUTBOX..OUTBOX + 4).contains(&taken), "{taken}");
+    }
+
+    #[tokio::test]
+    async fn neither_are_calls_taken_on_without_end() {
+        let call = r#"{"id":1,"method":"tools/call","params":{"name":"getOpenEditors"}}"#;
+        let taken = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&taken);
+        let flood = stream::repeat(call.to_owned()).map(move |text| {
+            count.fetch_add(1, Ordering::Relaxed);
+            text
+        });
+        let Wired { _stop, serving, .. } = wired(flood, false);
+        assert!(tokio::time::timeout(Duration::from_millis(200), serving).await.is_err());
+        let taken = taken.load(Ordering::Relaxed);
+        assert!(taken <= OUTBOX + CALLS_AT_ONCE + 4, "{taken}");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_diff_does_not_come_up_after_its_connection_has_ended() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let path = file.path().to_str().unwrap();
+        for turn in 0..300 {
+            let arguments = json!({"old_file_path": path, "new_file_path": path,
+                "new_file_contents": "x", "tab_name": "t"});
+            let params = json!({"name": "openDiff", "arguments": arguments});
+            let call = json!({"id": 1, "method": "tools/call", "params": params}).to_string();
+            let Wired { desk, _stop, serving, .. } =
+                wired(stream::iter([call]).chain(stream::pending()), true);
+            let serving = tokio::spawn(serving);
+            tokio::time::sleep(Duration::from_micros(turn % 30 * 20)).await;
+            serving.abort();
+            let _ = serving.await;
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            assert!(desk.is_empty(), "turn {turn}");
+        }
+    }
+
+    fn json_like() -> impl Strategy<Value = String> {
+        let value = prop_oneof![
+            Just("null".to_owned()),
+            Just("{}".to_owned()),
+            Just("[]".to_owned()),
+            "-?[0-9]{1,20}(\\.[0-9]{1,3})?(e[0-9]{1,2})?",
+            "\"(\\PC|\\\\u00[0-9a-f]{2}){0,8}\"",
+            Just(r#"{"name":"openDiff","arguments":{"tab_name":5}}"#.to_owned()),
+            Just(r#"{"name":"close_tab","arguments":{"tab_name":"\ud800"}}"#.to_owned()),
+            Just(r#"{"name":"getDiagnostics","arguments":{"uri":"file:///%zz%c3"}}"#.to_owned()),
+        ];
+        let method = prop_oneof![
+            Just("\"initialize\"".to_owned()),
+            Just("\"tools/call\"".to_owned()),
+            Just("\"notifications/cancelled\"".to_owned()),
+            Just("\"ide_connected\"".to_owned()),
+            value.clone(),
+        ];
+        let member = prop_oneof![
+            value.clone().prop_map(|v| format!("\"id\":{v}")),
+            method.prop_map(|v| format!("\"method\":{v}")),
+            value.clone().prop_map(|v| format!("\"params\":{v}")),
+            value.prop_map(|v| format!("\"jsonrpc\":{v}")),
+            Just("\"jsonrpc\":\"2.0\"".to_owned()),
+        ];
+        prop_oneof![
+            8 => proptest::collection::vec(member, 0..6).prop_map(|m| format!("{{{}}}", m.join(","))),
+            1 => "\\PC{0,20}",
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn whatever_comes_the_session_goes_on(messages in proptest::collection::vec(json_like(), 0..8)) {
+            let last = r#"{"jsonrpc":"2.0","id":"the last one","method":"ping"}"#;
+            let count = messages.len();
+            let messages = messages.into_iter().chain([last.to_owned()]).collect();
+            let answers = answers(messages);
+            prop_assert!(answers.len() <= count + 1, "{answers:?}");
+            prop_assert!(answers.iter().any(|answer| answer["id"] == "the last one"), "{answers:?}");
+            for answer in answers {
+                prop_assert_eq!(&answer["jsonrpc"], "2.0");
+                let ways = ["result", "error"].iter().filter(|way| answer.get(**way).is_some());
+                prop_assert_eq!(ways.count(), 1);
+            }
+        }
+    }
 }

@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn each_dialect_gets_its_shape_and_words() {
         let mut list =
-            vec![diagnostic(4, Severity::Info, "i"), diagnostic(0, Severity::Error, "boom \0 é\n")];
+            [diagnostic(4, Severity::Info, "i"), diagnostic(0, Severity::Error, "boom \0 é\n")];
         list[1].source = Some("rustc".into());
         list[1].code = Some(Code::Text("E1".into()));
         list[0].code = Some(Code::Number(7));

@@ -512,16 +512,19 @@ impl<'a> Reader<'a> {
 
     fn diagnostics(&mut self) -> Result<(i64, Arc<[Diagnostic]>), Malformed> {
         let buffer = self.int()?;
+        let last_line = self.index()?;
         let mut list = self.list(Reader::diagnostic)?;
-        // Byte columns are UTF-16 columns already, except in the lines that follow.
         let lines: HashMap<u32, &[u8]> =
             self.list(|from| Ok((from.index()?, from.bytes()?)))?.into_iter().collect();
-        let convert = |at: Position| match lines.get(&at.line) {
-            Some(line) => Position::new(at.line, utf16_from_byte(line, at.character as usize)),
-            None => at,
+        // What is read so far are byte columns, and nobody has made sure that they exist.
+        let place = |at: Position| {
+            let line = at.line.min(last_line);
+            let text = lines.get(&line).copied().unwrap_or_default();
+            let byte = if at.line > last_line { text.len() } else { at.character as usize };
+            Position::new(line, utf16_from_byte(text, byte))
         };
         for Diagnostic { range, .. } in &mut list {
-            *range = Range::between(convert(range.start), convert(range.end));
+            *range = Range::between(place(range.start), place(range.end));
         }
         Ok((buffer, list.into()))
     }

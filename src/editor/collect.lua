@@ -12,6 +12,7 @@ return function(mark, options)
   local option, get_name = api.nvim_get_option_value, api.nvim_buf_get_name
   local byte, find, sub = string.byte, string.find, string.sub
   local floor, max, min = math.floor, math.max, math.min
+  local format = string.format
 
   local GROUP = "gangway.watch"
   local FORMAT = 1
@@ -566,74 +567,77 @@ return function(mark, options)
     return all
   end
 
+  -- Source -> code -> both packed: there are few of them, and many diagnostics.
+  local tails = setmetatable({}, { __mode = "k" })
+
+  local function pack_tail(source, code)
+    local by_code = source ~= nil and tails[source]
+    local tail = by_code and code ~= nil and by_code[code]
+    if tail then
+      return tail
+    end
+    local value = code
+    if type(value) == "table" then
+      value = value.value
+    end
+    local kind = 0
+    if type(value) == "number" and value == floor(value) and math.abs(value) < 2 ^ 53 then
+      kind, value = 1, format("%d", value)
+    elseif type(value) == "string" or type(value) == "number" then
+      kind, value = 2, tostring(value)
+    else
+      value = ""
+    end
+    tail = (type(source) == "string" and "1," .. #source .. ":" .. source or "0,")
+      .. kind .. "," .. #value .. ":" .. value
+    if type(source) == "string" and type(code) == "string" and #code < 256 then
+      by_code = by_code or {}
+      by_code[code] = tail
+      tails[source] = by_code
+    end
+    return tail
+  end
+
   local function pack_diagnostics_of(buf)
     local list = package.loaded["vim.diagnostic"] and diagnostics_of(buf) or {}
-    local get_lines = api.nvim_buf_get_lines
     local last_line = api.nvim_buf_line_count(buf) - 1
     int(buf)
-    local counts_at = n + 1
+    int(last_line)
+    local count_at = n + 1
     int(0)
     local count = 0
-    -- Line -> its length; for lines that are not ASCII also their text, as Rust converts columns.
-    local lengths, wide, wides = {}, {}, 0
-    local function length(line)
-      local known_length = lengths[line]
-      if known_length then
-        return known_length
-      end
-      local text = get_lines(buf, line, line + 1, false)[1] or ""
-      if find(text, "[\128-\255]") then
-        wides = wides + 1
-        wide[wides] = { line, text }
-      end
-      lengths[line] = #text
-      return #text
-    end
+    -- In the order they are met, mostly from top to bottom: looking lines up at random is slow.
+    local needed, known_line, lines, first, final = {}, {}, 0, last_line, 0
     local function pack(item)
-      local line = whole(item.lnum, 0, last_line)
-      local end_line = whole(item.end_lnum or line, 0, last_line)
-      -- Beyond the buffer's end means the end.
-      local col = type(item.lnum) == "number" and item.lnum > last_line and length(line)
-        or whole(item.col, 0, length(line))
-      local end_col
-      if item.end_col == nil then
-        end_col = end_line == line and col or 0
-      elseif type(item.end_lnum) == "number" and item.end_lnum > last_line then
-        end_col = length(end_line)
-      else
-        end_col = whole(item.end_col, 0, length(end_line))
-      end
-      local message, source, code = item.message, item.source, item.code
+      local line = whole(item.lnum, 0, MAXCOL)
+      local end_line = item.end_lnum == nil and line or whole(item.end_lnum, 0, MAXCOL)
+      local col = whole(item.col, 0, MAXCOL)
+      local end_col = item.end_col == nil and (end_line == line and col or 0)
+        or whole(item.end_col, 0, MAXCOL)
+      local message = item.message
       message = type(message) == "string" and message or tostring(message)
       if #message > MAX_MESSAGE then
         message = sub(message, 1, MAX_MESSAGE)
       end
-      if type(code) == "table" then
-        code = code.value
-      end
-      local code_kind = 0
-      if type(code) == "number" and code == floor(code) and code > -2 ^ 53 and code < 2 ^ 53 then
-        code_kind, code = 1, string.format("%d", code)
-      elseif type(code) == "string" or type(code) == "number" then
-        code_kind, code = 2, tostring(code)
-      else
-        code = ""
-      end
-      out[n + 1], out[n + 2], out[n + 3], out[n + 4] = line, ",", col, ","
-      out[n + 5], out[n + 6], out[n + 7], out[n + 8] = end_line, ",", end_col, ","
-      out[n + 9], out[n + 10] = whole(item.severity or 1, 1, 4), ","
-      out[n + 11], out[n + 12], out[n + 13] = #message, ":", message
-      n = n + 13
-      if type(source) == "string" then
-        out[n + 1], out[n + 2], out[n + 3], out[n + 4] = "1,", #source, ":", source
-        n = n + 4
-      else
-        n = n + 1
-        out[n] = "0,"
-      end
-      out[n + 1], out[n + 2], out[n + 3], out[n + 4], out[n + 5] = code_kind, ",", #code, ":", code
-      n = n + 5
+      local severity = item.severity == nil and 1 or whole(item.severity, 1, 4)
+      out[n + 1] = format("%d,%d,%d,%d,%d,%d:", line, col, end_line, end_col, severity, #message)
+      out[n + 2] = message
+      out[n + 3] = pack_tail(item.source, item.code)
+      n = n + 3
       count = count + 1
+      line, end_line = min(line, last_line), min(end_line, last_line)
+      if not known_line[line] then
+        known_line[line] = true
+        lines = lines + 1
+        needed[lines] = line
+        first, final = min(first, line), max(final, line)
+      end
+      if not known_line[end_line] then
+        known_line[end_line] = true
+        lines = lines + 1
+        needed[lines] = end_line
+        first, final = min(first, end_line), max(final, end_line)
+      end
     end
 
     if #list <= MAX_DIAGNOSTICS then
@@ -644,17 +648,26 @@ return function(mark, options)
       -- The worst ones first.
       for severity = 1, 4 do
         for i = 1, #list do
-          if count < MAX_DIAGNOSTICS and whole(list[i].severity or 1, 1, 4) == severity then
+          local own = list[i].severity == nil and 1 or whole(list[i].severity, 1, 4)
+          if own == severity and count < MAX_DIAGNOSTICS then
             pack(list[i])
           end
         end
       end
     end
-    out[counts_at] = count
-    int(wides)
-    for i = 1, wides do
-      int(wide[i][1])
-      str(wide[i][2])
+    out[count_at] = count
+
+    -- The lines they are in: Rust makes UTF-16 columns of byte columns.
+    int(lines)
+    local get_lines = api.nvim_buf_get_lines
+    local texts = lines > 0 and final - first < 2 * lines and get_lines(buf, first, final + 1, false)
+    for i = 1, lines do
+      local line = needed[i]
+      local text = (texts and texts[line - first + 1] or get_lines(buf, line, line + 1, false)[1])
+        or ""
+      out[n + 1] = format("%d,%d:", line, #text)
+      out[n + 2] = text
+      n = n + 2
     end
   end
 

@@ -423,7 +423,7 @@ fn block(highlight: &Highlight<'_>, start: Corner, end: Corner, text: &mut Text)
             .max()
             .map_or(left, |width| width + beyond)
     } else if end_last > start_last {
-        if highlight.exclusive && end_first >= 1 && end_first - 1 >= start_last {
+        if highlight.exclusive && end_first > start_last {
             end_first - 1
         } else {
             end_last

@@ -423,11 +423,7 @@ fn block(highlight: &Highlight<'_>, start: Corner, end: Corner, text: &mut Text)
             .max()
             .map_or(left, |width| width + beyond)
     } else if end_last > start_last {
-        if highlight.exclusive && end_first > start_last {
-            end_first - 1
-        } else {
-            end_last
-        }
+        if highlight.exclusive && end_first > start_last { end_first - 1 } else { end_last }
     } else {
         start_last
     };
@@ -541,8 +537,7 @@ mod tests {
     #[test]
     fn the_last_character_is_taken_with_what_composes_on_it() {
         let corners = [corner(0, 1, 1), corner(0, 2, 3)];
-        let selection =
-            describe(&highlight(Shape::Characters, corners, &["abe\u{301}d"])).unwrap();
+        let selection = describe(&highlight(Shape::Characters, corners, &["abe\u{301}d"])).unwrap();
         assert_eq!(&*selection.text, "be\u{301}");
         assert_eq!(selection.range, range((0, 1), (0, 4)));
     }

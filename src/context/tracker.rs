@@ -588,7 +588,12 @@ mod tests {
     fn the_working_directory_leads_and_its_work_tree_follows() {
         use Origin::{Initial, LanguageServer, Own};
         assert_eq!(
-            roots(&[(Own, "/repo/sub"), (Own, "/else"), (LanguageServer, "/x"), (Initial, "/first")]),
+            roots(&[
+                (Own, "/repo/sub"),
+                (Own, "/else"),
+                (LanguageServer, "/x"),
+                (Initial, "/first")
+            ]),
             ["/repo/sub", "/repo", "/else", "/x", "/first"]
         );
     }
@@ -712,8 +717,14 @@ mod tests {
             (range.start.line, range.start.character, range.end.line, range.end.character)
         };
         assert_eq!((at(0), at(1), at(2)), ((0, 1, 0, 3), (1, 3, 1, 3), (1, 0, 1, 3)));
-        assert_eq!((list[0].severity, list[0].code.clone()), (Severity::Warning, Some(Code::Number(42))));
-        assert_eq!((list[1].source.as_deref(), list[1].code.clone()), (Some("ls"), Some(Code::Text("E".into()))));
+        assert_eq!(
+            (list[0].severity, list[0].code.clone()),
+            (Severity::Warning, Some(Code::Number(42)))
+        );
+        assert_eq!(
+            (list[1].source.as_deref(), list[1].code.clone()),
+            (Some("ls"), Some(Code::Text("E".into())))
+        );
         assert_eq!((&*list[2].message, list[2].code.clone()), ("a\0\u{FFFD}\nb", None));
     }
 

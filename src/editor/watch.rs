@@ -197,8 +197,7 @@ impl Keeper {
             if let Some(raw) = collect(!waiting.is_empty()).await {
                 match self.tracker.apply(&raw, &self.disk) {
                     Ok(applied) => {
-                        again =
-                            applied.again_ms.map(|ms| now() + Duration::from_millis(ms));
+                        again = applied.again_ms.map(|ms| now() + Duration::from_millis(ms));
                         published = Some(publish(applied.snapshot));
                     }
                     Err(error) => tracing::error!(%error, "a collected state was dropped"),

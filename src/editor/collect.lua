@@ -29,7 +29,7 @@ return function(mark, options)
   -- while a language server streams them), unless somebody waits for them.
   local DIAGNOSTICS_SHARE = 20
   -- Everything is looked at anew after this long (ms), whatever the events said.
-  local FULL_AFTER = 5000
+  local FULL_AFTER = 15000
   local EFFECTIVE = {}
 
   ------------------------------------------------------------------------------------- packing
@@ -64,9 +64,12 @@ return function(mark, options)
   local files_dirty, roots_dirty = true, true
   local diagnostics_dirty = {} -- buffer -> true
   local diagnostics_after = {} -- buffer -> not before this time
+  local facts = {} -- buffer -> what `fact_of` says
+  local stale = {} -- buffer -> true: ask it again
   local visited = {} -- buffer -> when it was entered, ms since the epoch
   local plain = {} -- name -> whether that is a plain file or nothing yet
   local known = {} -- buffer -> true: its diagnostics were sent
+  local present = {} -- buffer -> whether it is loaded: the files that were sent
   local widths = {} -- characters -> screen cells
   local collected_all = -FULL_AFTER
   local last, last_win -- the buffer the user was in last that holds a file
@@ -424,7 +427,34 @@ return function(mark, options)
     look_at_selection(here, buf)
   end
 
-  local function pack_files()
+  --- What is known of a buffer that holds a file, packed; false for any other buffer.
+  local function fact_of(buf, win)
+    local loaded = api.nvim_buf_is_loaded(buf)
+    local listed = option("buflisted", { buf = buf })
+    local name = (loaded or listed) and file_name(buf)
+    if not name then
+      return false
+    end
+    local language = option("filetype", { buf = buf })
+    local cursor = "0,0:"
+    if loaded then
+      local at = win and api.nvim_win_get_cursor(win) or api.nvim_buf_get_mark(buf, '"')
+      local before = n
+      pack_cursor(buf, at[1] - 1, at[2])
+      cursor = table.concat(out, "", before + 1, n)
+      n = before
+    end
+    return {
+      loaded = loaded,
+      shown = win ~= nil,
+      head = format("%d,%d:%s%d:%s%d,%d,", buf, #name, name, #language, language,
+        loaded and 1 or 0, listed and 1 or 0),
+      modified = option("modified", { buf = buf }) and "1," or "0,",
+      cursor = cursor,
+    }
+  end
+
+  local function pack_files(all)
     local shown = {}
     for _, win in ipairs(api.nvim_tabpage_list_wins(0)) do
       shown[api.nvim_win_get_buf(win)] = win
@@ -432,38 +462,30 @@ return function(mark, options)
     local at = n + 1
     int(0)
     local count = 0
-    local seen = {}
+    local before = facts
+    facts, present = {}, {}
     for _, buf in ipairs(api.nvim_list_bufs()) do
-      local loaded = api.nvim_buf_is_loaded(buf)
-      local listed = option("buflisted", { buf = buf })
-      local name = (loaded or listed) and file_name(buf)
-      if name then
-        seen[buf] = loaded
-        count = count + 1
-        int(buf)
-        str(name)
-        str(option("filetype", { buf = buf }))
-        flag(loaded)
-        flag(listed)
-        flag(shown[buf])
-        flag(option("modified", { buf = buf }))
-        int(visited[buf] or 0)
-        if loaded then
-          local cursor = shown[buf] and api.nvim_win_get_cursor(shown[buf])
-            or api.nvim_buf_get_mark(buf, '"')
-          pack_cursor(buf, cursor[1] - 1, cursor[2])
-        else
-          int(0)
-          str("")
-        end
-        if loaded and not known[buf] then
+      local win = shown[buf]
+      local fact = before[buf]
+      if fact == nil or all or stale[buf] or (fact and (win or fact.shown)) then
+        fact = fact_of(buf, win)
+      end
+      facts[buf] = fact
+      if fact then
+        present[buf] = fact.loaded
+        if fact.loaded and not known[buf] then
           diagnostics_dirty[buf] = true
         end
+        count = count + 1
+        out[n + 1], out[n + 2], out[n + 3] = fact.head, win and "1," or "0,", fact.modified
+        out[n + 4], out[n + 5], out[n + 6] = visited[buf] or 0, ",", fact.cursor
+        n = n + 6
       end
     end
+    stale = {}
     out[at] = count
     for buf in pairs(known) do
-      if not seen[buf] then
+      if not present[buf] then
         known[buf] = nil
         diagnostics_after[buf] = nil
       end
@@ -503,13 +525,15 @@ return function(mark, options)
     local own = option("autochdir", EFFECTIVE) and 2 or 1
     add(own, fn.getcwd())
     add(own, fn.getcwd(-1, -1))
-    for number, tab in ipairs(api.nvim_list_tabpages()) do
+    for _, tab in ipairs(api.nvim_list_tabpages()) do
+      local number = api.nvim_tabpage_get_number(tab)
       if fn.haslocaldir(-1, number) == 1 then
         add(own, fn.getcwd(-1, number))
       end
       for _, win in ipairs(api.nvim_tabpage_list_wins(tab)) do
-        if fn.haslocaldir(win) == 1 then
-          add(own, fn.getcwd(win))
+        local window = api.nvim_win_get_number(win)
+        if fn.haslocaldir(window, number) == 1 then
+          add(own, fn.getcwd(window, number))
         end
       end
     end
@@ -679,7 +703,7 @@ return function(mark, options)
     for buf in pairs(diagnostics_dirty) do
       local start = uv.hrtime() / 1e6
       local wait = (diagnostics_after[buf] or 0) - start
-      if not api.nvim_buf_is_loaded(buf) or not file_name(buf) then
+      if not present[buf] or not api.nvim_buf_is_loaded(buf) then
         diagnostics_dirty[buf] = nil
         diagnostics_after[buf] = nil
         known[buf] = nil
@@ -697,7 +721,9 @@ return function(mark, options)
           failure = tostring(why)
         end
         local now = uv.hrtime() / 1e6
-        diagnostics_after[buf] = now + (now - start) * DIAGNOSTICS_SHARE
+        -- What costs little may be asked for at any time.
+        local cost = now - start
+        diagnostics_after[buf] = cost > 5 and now + cost * DIAGNOSTICS_SHARE or nil
       end
     end
     out[at] = count
@@ -709,11 +735,11 @@ return function(mark, options)
   local failure
 
   --- Packs one section; one that fails is left out, so that a mistake costs only that section.
-  local function section(due, pack)
+  local function section(due, pack, all)
     local before = n
     int(1)
     if due then
-      local ok, why = pcall(pack)
+      local ok, why = pcall(pack, all)
       if ok then
         return
       end
@@ -750,10 +776,14 @@ return function(mark, options)
         end
       end
     end
+    -- Of a file that was not sent nobody would know what they are about.
+    for buf in pairs(diagnostics_dirty) do
+      files_dirty = files_dirty or not present[buf]
+    end
     int(FORMAT)
     flag(focused)
     section(true, pack_active)
-    section(all or files_dirty, pack_files)
+    section(all or files_dirty, pack_files, all or files_dirty == "all")
     files_dirty = false
     section(all or roots_dirty, pack_roots)
     roots_dirty = false
@@ -788,7 +818,7 @@ return function(mark, options)
     on("BufEnter", function(event)
       local seconds, micros = uv.gettimeofday()
       visited[event.buf] = seconds * 1000 + floor(micros / 1000)
-      files_dirty = true
+      files_dirty = files_dirty or true
       if type(options.root) == "function" or option("autochdir", EFFECTIVE) then
         roots_dirty = true
       end
@@ -798,19 +828,20 @@ return function(mark, options)
       "BufAdd", "BufDelete", "BufFilePost", "BufHidden", "BufModifiedSet", "BufNewFile",
       "BufReadPost", "BufUnload", "BufWinEnter", "BufWinLeave", "BufWipeout", "BufWritePost",
       "FileType", "TermClose", "TermOpen",
-    }, function()
-      files_dirty = true
+    }, function(event)
+      stale[event.buf] = true
+      files_dirty = files_dirty or true
       mark()
     end)
     on("OptionSet", function()
-      files_dirty = true
+      files_dirty = "all"
       mark()
     end, { "buftype", "buflisted" })
     on("OptionSet", function()
       widths = {}
     end, { "ambiwidth", "emoji", "display", "isprint" })
     on({ "TabClosed", "TabEnter", "WinClosed", "WinEnter" }, function()
-      files_dirty, roots_dirty = true, true
+      files_dirty, roots_dirty = files_dirty or true, true
       mark()
     end)
     on({ "DirChanged", "LspAttach", "LspDetach", "VimEnter" }, function()

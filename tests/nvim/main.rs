@@ -21,6 +21,7 @@
 
 mod harness;
 
+mod documents;
 mod handshake;
 mod harness_works;
 mod lifecycle;
@@ -28,3 +29,4 @@ mod review;
 mod selection;
 mod soak;
 mod tools;
+mod watch;

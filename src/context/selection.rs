@@ -423,11 +423,7 @@ fn block(highlight: &Highlight<'_>, start: Corner, end: Corner, text: &mut Text)
             .max()
             .map_or(left, |width| width + beyond)
     } else if end_last > start_last {
-        if highlight.exclusive && end_first >= 1 && end_first - 1 >= start_last {
-            end_first - 1
-        } else {
-            end_last
-        }
+        if highlight.exclusive && end_first > start_last { end_first - 1 } else { end_last }
     } else {
         start_last
     };
@@ -499,5 +495,121 @@ fn block_row(highlight: &Highlight<'_>, row: Row<'_>, left: u32, right: u32) -> 
     match cells.column - right - 1 {
         0 => Part { from, to, spaces_before, spaces_after: 0 },
         over => Part { from, to: last.byte, spaces_before, spaces_after: last.width - over },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Corner, Highlight, MAX_TEXT, Row, Shape, Tabs, describe};
+    use crate::context::{Position, Range};
+
+    fn corner(line: u32, byte: usize, bytes: usize) -> Corner {
+        Corner { line, byte, beyond: 0, bytes }
+    }
+
+    fn highlight<'a>(shape: Shape, corners: [Corner; 2], rows: &[&'a str]) -> Highlight<'a> {
+        Highlight {
+            shape,
+            corners,
+            to_line_ends: false,
+            exclusive: false,
+            old: false,
+            virtual_edit: false,
+            tabs: Tabs { stop: 8, stops: Vec::new() },
+            last_line: 99,
+            rows: rows.iter().map(|row| Row { text: row.as_bytes(), cells: None }).collect(),
+            last_row: None,
+        }
+    }
+
+    fn range(start: (u32, u32), end: (u32, u32)) -> Range {
+        Range { start: Position::new(start.0, start.1), end: Position::new(end.0, end.1) }
+    }
+
+    #[test]
+    fn lines_end_at_the_last_line_not_in_the_next() {
+        let corners = [corner(3, 0, 0), corner(2, 0, 0)];
+        let selection = describe(&highlight(Shape::Lines, corners, &["three", "four 😀"])).unwrap();
+        assert_eq!(&*selection.text, "three\nfour 😀");
+        assert_eq!(selection.range, range((2, 0), (3, 7)));
+    }
+
+    #[test]
+    fn the_last_character_is_taken_with_what_composes_on_it() {
+        let corners = [corner(0, 1, 1), corner(0, 2, 3)];
+        let selection = describe(&highlight(Shape::Characters, corners, &["abe\u{301}d"])).unwrap();
+        assert_eq!(&*selection.text, "be\u{301}");
+        assert_eq!(selection.range, range((0, 1), (0, 4)));
+    }
+
+    #[test]
+    fn the_line_break_behind_the_last_character_counts() {
+        let corners = [corner(0, 1, 1), corner(0, 3, 0)];
+        let mut it = highlight(Shape::Characters, corners, &["abc"]);
+        let selection = describe(&it).unwrap();
+        assert_eq!((&*selection.text, selection.range), ("bc\n", range((0, 1), (0, 3))));
+        it.old = true;
+        assert_eq!(&*describe(&it).unwrap().text, "bc");
+        it.old = false;
+        it.last_line = 0;
+        assert_eq!(&*describe(&it).unwrap().text, "bc");
+    }
+
+    #[test]
+    fn exclusive_selections_end_before_the_cursor() {
+        let corners = [corner(0, 3, 1), corner(0, 1, 1)];
+        let mut it = highlight(Shape::Characters, corners, &["abcd"]);
+        it.exclusive = true;
+        let selection = describe(&it).unwrap();
+        assert_eq!((&*selection.text, selection.range), ("bc", range((0, 1), (0, 3))));
+    }
+
+    #[test]
+    fn a_block_is_its_rows_and_halved_tabs_are_spaces() {
+        let corners = [corner(0, 1, 1), corner(2, 3, 1)];
+        let rows = ["abcdef", "a\tb", "ghijkl"];
+        let selection = describe(&highlight(Shape::Block, corners, &rows)).unwrap();
+        assert_eq!(&*selection.text, "bcd\n   \nhij");
+        assert_eq!(selection.range, range((0, 1), (2, 4)));
+    }
+
+    #[test]
+    fn a_block_to_the_line_ends_reaches_each_rows_end() {
+        let corners = [corner(0, 2, 1), corner(1, 2, 0)];
+        let mut it = highlight(Shape::Block, corners, &["abcdef", "ghij"]);
+        it.to_line_ends = true;
+        let selection = describe(&it).unwrap();
+        assert_eq!((&*selection.text, selection.range), ("cdef\nij", range((0, 2), (1, 4))));
+    }
+
+    #[test]
+    fn a_described_row_counts_in_cells() {
+        let text = "漢字ab";
+        let row = Row { text: text.as_bytes(), cells: Some(&[3, 2, 3, 2, 1, 1, 1, 1]) };
+        let mut it = highlight(Shape::Block, [corner(0, 1, 1), corner(1, 6, 1)], &["abcdef"]);
+        it.rows.push(row);
+        // The block begins inside the first wide character and ends with the "a".
+        assert_eq!(&*describe(&it).unwrap().text, "bcde\n 字a");
+    }
+
+    #[test]
+    fn a_long_text_is_cut_between_characters_and_its_range_is_not() {
+        let long = "é".repeat(MAX_TEXT);
+        let corners = [corner(0, 0, 0), corner(7, 0, 0)];
+        let mut it = highlight(Shape::Lines, corners, &["x", long.as_str()]);
+        it.last_row = Some(Row { text: b"end", cells: None });
+        let selection = describe(&it).unwrap();
+        assert!(selection.truncated);
+        assert!(selection.text.len() <= MAX_TEXT && selection.text.len() > MAX_TEXT - 2);
+        assert!(!selection.text.contains('\u{FFFD}'));
+        assert_eq!(selection.range, range((0, 0), (7, 3)));
+    }
+
+    #[test]
+    fn nothing_selected_is_no_selection() {
+        let at = corner(0, 0, 0);
+        let mut it = highlight(Shape::Characters, [at, at], &[""]);
+        it.last_line = 0;
+        assert_eq!(describe(&it), None);
     }
 }

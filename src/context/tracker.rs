@@ -512,16 +512,19 @@ impl<'a> Reader<'a> {
 
     fn diagnostics(&mut self) -> Result<(i64, Arc<[Diagnostic]>), Malformed> {
         let buffer = self.int()?;
+        let last_line = self.index()?;
         let mut list = self.list(Reader::diagnostic)?;
-        // Byte columns are UTF-16 columns already, except in the lines that follow.
         let lines: HashMap<u32, &[u8]> =
             self.list(|from| Ok((from.index()?, from.bytes()?)))?.into_iter().collect();
-        let convert = |at: Position| match lines.get(&at.line) {
-            Some(line) => Position::new(at.line, utf16_from_byte(line, at.character as usize)),
-            None => at,
+        // What is read so far are byte columns, and nobody has made sure that they exist.
+        let place = |at: Position| {
+            let line = at.line.min(last_line);
+            let text = lines.get(&line).copied().unwrap_or_default();
+            let byte = if at.line > last_line { text.len() } else { at.character as usize };
+            Position::new(line, utf16_from_byte(text, byte))
         };
         for Diagnostic { range, .. } in &mut list {
-            *range = Range::between(convert(range.start), convert(range.end));
+            *range = Range::between(place(range.start), place(range.end));
         }
         Ok((buffer, list.into()))
     }
@@ -546,5 +549,202 @@ impl<'a> Reader<'a> {
         };
         // Not ordered yet: the columns are bytes.
         Ok(Diagnostic { range: Range { start, end }, severity, message, source, code })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::{Path, PathBuf};
+
+    use super::{Disk, Origin, RawState, Tracker, arrange};
+    use crate::context::{Code, Position, Severity, Snapshot};
+
+    /// A file system with a repository at /repo, and /link leading to /repo.
+    struct Fake;
+
+    impl Disk for Fake {
+        fn work_tree(&self, folder: &Path) -> Option<PathBuf> {
+            let dotfiles = folder.starts_with("/home/me").then(|| PathBuf::from("/home/me"));
+            folder.starts_with("/repo").then(|| PathBuf::from("/repo")).or(dotfiles)
+        }
+
+        fn real(&self, path: &Path) -> PathBuf {
+            path.strip_prefix("/link")
+                .map_or_else(|_| path.to_path_buf(), |rest| Path::new("/repo").join(rest))
+        }
+
+        fn home(&self) -> Option<PathBuf> {
+            Some(PathBuf::from("/home/me"))
+        }
+    }
+
+    fn roots(collected: &[(Origin, &str)]) -> Vec<String> {
+        let collected: Vec<_> =
+            collected.iter().map(|(origin, path)| (*origin, PathBuf::from(path))).collect();
+        arrange(&collected, &Fake).iter().map(|root| root.path.display().to_string()).collect()
+    }
+
+    #[test]
+    fn the_working_directory_leads_and_its_work_tree_follows() {
+        use Origin::{Initial, LanguageServer, Own};
+        assert_eq!(
+            roots(&[
+                (Own, "/repo/sub"),
+                (Own, "/else"),
+                (LanguageServer, "/x"),
+                (Initial, "/first")
+            ]),
+            ["/repo/sub", "/repo", "/else", "/x", "/first"]
+        );
+    }
+
+    #[test]
+    fn no_root_comes_twice_and_the_file_systems_root_only_when_it_is_all_there_is() {
+        use Origin::{Initial, LanguageServer, Own};
+        assert_eq!(roots(&[(Own, "/repo/"), (LanguageServer, "/repo"), (Initial, "/")]), ["/repo"]);
+        assert_eq!(roots(&[(Own, "/"), (Initial, "/")]), ["/"]);
+    }
+
+    #[test]
+    fn a_home_under_version_control_is_no_project() {
+        use Origin::{Initial, Own};
+        assert_eq!(roots(&[(Own, "/home/me/x"), (Initial, "/home/me/x")]), ["/home/me/x"]);
+    }
+
+    #[test]
+    fn autochdir_does_not_make_the_project_vanish() {
+        use Origin::{Initial, Spelling, Wandering};
+        assert_eq!(
+            roots(&[(Wandering, "/repo/sub"), (Initial, "/repo"), (Spelling, "/repo")]),
+            ["/repo"]
+        );
+        assert_eq!(roots(&[(Wandering, "/else"), (Initial, "/repo")]), ["/repo", "/else"]);
+    }
+
+    #[test]
+    fn the_users_choice_is_the_only_root() {
+        use Origin::{Chosen, Initial, Own};
+        assert_eq!(roots(&[(Chosen, "/mine"), (Own, "/repo"), (Initial, "/repo")]), ["/mine"]);
+    }
+
+    #[test]
+    fn a_root_is_spelt_as_the_shell_spells_it() {
+        use Origin::{Initial, Own, Spelling};
+        let collected = [(Own, "/repo"), (Initial, "/repo"), (Spelling, "/link")]
+            .map(|(origin, path)| (origin, PathBuf::from(path)));
+        let roots = arrange(&collected, &Fake);
+        assert_eq!(roots.len(), 1);
+        assert_eq!((&roots[0].path, &roots[0].real), (&"/link".into(), &"/repo".into()));
+    }
+
+    fn string(bytes: &[u8]) -> Vec<u8> {
+        [format!("{}:", bytes.len()).as_bytes(), bytes].concat()
+    }
+
+    /// A collected state with one file, `/a`, in buffer 1: `selection` is packed already.
+    fn state(selection: &[u8], diagnostics: &[u8]) -> RawState {
+        let name = string(b"/a");
+        RawState::new(
+            [
+                b"1,1,1,1,1,",
+                &name[..],
+                b"3:lua0,4,",
+                &string("é😀".as_bytes()),
+                selection,
+                b"1,1,1,",
+                &name,
+                b"3:lua1,1,1,0,7,4,0:0,",
+                diagnostics,
+                b"0,",
+            ]
+            .concat(),
+        )
+    }
+
+    fn applied(tracker: &mut Tracker, raw: &RawState) -> Snapshot {
+        tracker.apply(raw, &Fake).unwrap().snapshot
+    }
+
+    const NO_SELECTION: &[u8] = b"0,";
+    const SAME: &[u8] = b"1,";
+    /// Line 4 linewise, in a buffer whose line 4 is "hello" / "other".
+    const NEW: &[u8] = b"2,1,4,0,0,0,4,0,0,0,0,0,0,0,8,0:9,1,5:hello0,0,";
+    const CHANGED_ELSEWHERE: &[u8] = b"3,1,4,0,0,0,4,0,0,0,0,0,0,0,8,0:9,1,5:hello0,0,";
+    const CHANGED: &[u8] = b"3,1,4,0,0,0,4,0,0,0,0,0,0,0,8,0:9,1,5:other0,0,";
+
+    fn text(snapshot: &Snapshot) -> Option<&str> {
+        Some(&*snapshot.active.as_ref()?.selection.as_ref()?.text)
+    }
+
+    #[test]
+    fn the_cursor_is_counted_in_utf16() {
+        let snapshot = applied(&mut Tracker::default(), &state(NO_SELECTION, b"0,"));
+        assert_eq!(snapshot.active.unwrap().cursor, Position::new(4, 3));
+        assert!(snapshot.files[0].active && snapshot.files[0].cursor == Position::new(4, 3));
+    }
+
+    #[test]
+    fn a_selection_stays_until_it_is_gone_or_its_text_is_another() {
+        let mut tracker = Tracker::default();
+        assert_eq!(text(&applied(&mut tracker, &state(NEW, b"0,"))), Some("hello"));
+        assert_eq!(text(&applied(&mut tracker, &state(SAME, b"0,"))), Some("hello"));
+        assert_eq!(text(&applied(&mut tracker, &state(CHANGED_ELSEWHERE, b"0,"))), Some("hello"));
+        assert_eq!(text(&applied(&mut tracker, &state(CHANGED, b"0,"))), None);
+        assert_eq!(text(&applied(&mut tracker, &state(SAME, b"0,"))), None);
+        applied(&mut tracker, &state(NEW, b"0,"));
+        assert_eq!(text(&applied(&mut tracker, &state(NO_SELECTION, b"0,"))), None);
+    }
+
+    #[test]
+    fn diagnostics_are_clamped_ordered_and_counted_in_utf16() {
+        // Buffer 1, last line 1; three items; then the lines they touch.
+        let packed = [
+            b"1,1,1,3,",
+            // From behind "é😀" back to behind "é", severity 2, no source, a number for a code.
+            &b"0,6,0,2,2,3:one0,1,2:42"[..],
+            // Beyond the buffer.
+            b"900,0,901,5,1,3:two1,2:ls2,1:E",
+            b"1,0,1,99,4,5:a\0\xFF\nb0,0,0:",
+            b"2,0,",
+            &string("é😀x".as_bytes()),
+            b"1,3:abc",
+        ]
+        .concat();
+        let snapshot = applied(&mut Tracker::default(), &state(NO_SELECTION, &packed));
+        let list = &snapshot.diagnostics[Path::new("/a")];
+        let at = |i: usize| {
+            let range = list[i].range;
+            (range.start.line, range.start.character, range.end.line, range.end.character)
+        };
+        assert_eq!((at(0), at(1), at(2)), ((0, 1, 0, 3), (1, 3, 1, 3), (1, 0, 1, 3)));
+        assert_eq!(
+            (list[0].severity, list[0].code.clone()),
+            (Severity::Warning, Some(Code::Number(42)))
+        );
+        assert_eq!(
+            (list[1].source.as_deref(), list[1].code.clone()),
+            (Some("ls"), Some(Code::Text("E".into())))
+        );
+        assert_eq!((&*list[2].message, list[2].code.clone()), ("a\0\u{FFFD}\nb", None));
+    }
+
+    #[test]
+    fn a_file_without_an_answer_is_not_clean() {
+        let mut tracker = Tracker::default();
+        assert!(applied(&mut tracker, &state(NO_SELECTION, b"0,")).diagnostics.is_empty());
+        let clean = applied(&mut tracker, &state(NO_SELECTION, b"1,1,9,0,0,"));
+        assert!(clean.diagnostics[Path::new("/a")].is_empty());
+        // Kept when nothing new was collected.
+        assert_eq!(applied(&mut tracker, &state(NO_SELECTION, b"0,")).diagnostics.len(), 1);
+    }
+
+    #[test]
+    fn a_malformed_state_changes_nothing() {
+        let mut tracker = Tracker::default();
+        let before = applied(&mut tracker, &state(NEW, b"0,"));
+        for packed in [&b"2,"[..], b"", b"1,1,1,1,1,99:/a", b"1,1,1,1,1,-4:/a", b"1,1,0,1,5,"] {
+            assert!(tracker.apply(&RawState::new(packed.to_vec()), &Fake).is_err());
+        }
+        assert_eq!(applied(&mut tracker, &state(SAME, b"0,")), before);
     }
 }

@@ -12,6 +12,7 @@ return function(mark, options)
   local option, get_name = api.nvim_get_option_value, api.nvim_buf_get_name
   local byte, find, sub = string.byte, string.find, string.sub
   local floor, max, min = math.floor, math.max, math.min
+  local format = string.format
 
   local GROUP = "gangway.watch"
   local FORMAT = 1
@@ -28,7 +29,7 @@ return function(mark, options)
   -- while a language server streams them), unless somebody waits for them.
   local DIAGNOSTICS_SHARE = 20
   -- Everything is looked at anew after this long (ms), whatever the events said.
-  local FULL_AFTER = 5000
+  local FULL_AFTER = 15000
   local EFFECTIVE = {}
 
   ------------------------------------------------------------------------------------- packing
@@ -63,9 +64,12 @@ return function(mark, options)
   local files_dirty, roots_dirty = true, true
   local diagnostics_dirty = {} -- buffer -> true
   local diagnostics_after = {} -- buffer -> not before this time
+  local facts = {} -- buffer -> what `fact_of` says
+  local stale = {} -- buffer -> true: ask it again
   local visited = {} -- buffer -> when it was entered, ms since the epoch
   local plain = {} -- name -> whether that is a plain file or nothing yet
   local known = {} -- buffer -> true: its diagnostics were sent
+  local present = {} -- buffer -> whether it is loaded: the files that were sent
   local widths = {} -- characters -> screen cells
   local collected_all = -FULL_AFTER
   local last, last_win -- the buffer the user was in last that holds a file
@@ -423,7 +427,34 @@ return function(mark, options)
     look_at_selection(here, buf)
   end
 
-  local function pack_files()
+  --- What is known of a buffer that holds a file, packed; false for any other buffer.
+  local function fact_of(buf, win)
+    local loaded = api.nvim_buf_is_loaded(buf)
+    local listed = option("buflisted", { buf = buf })
+    local name = (loaded or listed) and file_name(buf)
+    if not name then
+      return false
+    end
+    local language = option("filetype", { buf = buf })
+    local cursor = "0,0:"
+    if loaded then
+      local at = win and api.nvim_win_get_cursor(win) or api.nvim_buf_get_mark(buf, '"')
+      local before = n
+      pack_cursor(buf, at[1] - 1, at[2])
+      cursor = table.concat(out, "", before + 1, n)
+      n = before
+    end
+    return {
+      loaded = loaded,
+      shown = win ~= nil,
+      head = format("%d,%d:%s%d:%s%d,%d,", buf, #name, name, #language, language,
+        loaded and 1 or 0, listed and 1 or 0),
+      modified = option("modified", { buf = buf }) and "1," or "0,",
+      cursor = cursor,
+    }
+  end
+
+  local function pack_files(all)
     local shown = {}
     for _, win in ipairs(api.nvim_tabpage_list_wins(0)) do
       shown[api.nvim_win_get_buf(win)] = win
@@ -431,38 +462,30 @@ return function(mark, options)
     local at = n + 1
     int(0)
     local count = 0
-    local seen = {}
+    local before = facts
+    facts, present = {}, {}
     for _, buf in ipairs(api.nvim_list_bufs()) do
-      local loaded = api.nvim_buf_is_loaded(buf)
-      local listed = option("buflisted", { buf = buf })
-      local name = (loaded or listed) and file_name(buf)
-      if name then
-        seen[buf] = loaded
-        count = count + 1
-        int(buf)
-        str(name)
-        str(option("filetype", { buf = buf }))
-        flag(loaded)
-        flag(listed)
-        flag(shown[buf])
-        flag(option("modified", { buf = buf }))
-        int(visited[buf] or 0)
-        if loaded then
-          local cursor = shown[buf] and api.nvim_win_get_cursor(shown[buf])
-            or api.nvim_buf_get_mark(buf, '"')
-          pack_cursor(buf, cursor[1] - 1, cursor[2])
-        else
-          int(0)
-          str("")
-        end
-        if loaded and not known[buf] then
+      local win = shown[buf]
+      local fact = before[buf]
+      if fact == nil or all or stale[buf] or (fact and (win or fact.shown)) then
+        fact = fact_of(buf, win)
+      end
+      facts[buf] = fact
+      if fact then
+        present[buf] = fact.loaded
+        if fact.loaded and not known[buf] then
           diagnostics_dirty[buf] = true
         end
+        count = count + 1
+        out[n + 1], out[n + 2], out[n + 3] = fact.head, win and "1," or "0,", fact.modified
+        out[n + 4], out[n + 5], out[n + 6] = visited[buf] or 0, ",", fact.cursor
+        n = n + 6
       end
     end
+    stale = {}
     out[at] = count
     for buf in pairs(known) do
-      if not seen[buf] then
+      if not present[buf] then
         known[buf] = nil
         diagnostics_after[buf] = nil
       end
@@ -502,13 +525,15 @@ return function(mark, options)
     local own = option("autochdir", EFFECTIVE) and 2 or 1
     add(own, fn.getcwd())
     add(own, fn.getcwd(-1, -1))
-    for number, tab in ipairs(api.nvim_list_tabpages()) do
+    for _, tab in ipairs(api.nvim_list_tabpages()) do
+      local number = api.nvim_tabpage_get_number(tab)
       if fn.haslocaldir(-1, number) == 1 then
         add(own, fn.getcwd(-1, number))
       end
       for _, win in ipairs(api.nvim_tabpage_list_wins(tab)) do
-        if fn.haslocaldir(win) == 1 then
-          add(own, fn.getcwd(win))
+        local window = api.nvim_win_get_number(win)
+        if fn.haslocaldir(window, number) == 1 then
+          add(own, fn.getcwd(window, number))
         end
       end
     end
@@ -566,74 +591,77 @@ return function(mark, options)
     return all
   end
 
+  -- Source -> code -> both packed: there are few of them, and many diagnostics.
+  local tails = setmetatable({}, { __mode = "k" })
+
+  local function pack_tail(source, code)
+    local by_code = source ~= nil and tails[source]
+    local tail = by_code and code ~= nil and by_code[code]
+    if tail then
+      return tail
+    end
+    local value = code
+    if type(value) == "table" then
+      value = value.value
+    end
+    local kind = 0
+    if type(value) == "number" and value == floor(value) and math.abs(value) < 2 ^ 53 then
+      kind, value = 1, format("%d", value)
+    elseif type(value) == "string" or type(value) == "number" then
+      kind, value = 2, tostring(value)
+    else
+      value = ""
+    end
+    tail = (type(source) == "string" and "1," .. #source .. ":" .. source or "0,")
+      .. kind .. "," .. #value .. ":" .. value
+    if type(source) == "string" and type(code) == "string" and #code < 256 then
+      by_code = by_code or {}
+      by_code[code] = tail
+      tails[source] = by_code
+    end
+    return tail
+  end
+
   local function pack_diagnostics_of(buf)
     local list = package.loaded["vim.diagnostic"] and diagnostics_of(buf) or {}
-    local get_lines = api.nvim_buf_get_lines
     local last_line = api.nvim_buf_line_count(buf) - 1
     int(buf)
-    local counts_at = n + 1
+    int(last_line)
+    local count_at = n + 1
     int(0)
     local count = 0
-    -- Line -> its length; for lines that are not ASCII also their text, as Rust converts columns.
-    local lengths, wide, wides = {}, {}, 0
-    local function length(line)
-      local known_length = lengths[line]
-      if known_length then
-        return known_length
-      end
-      local text = get_lines(buf, line, line + 1, false)[1] or ""
-      if find(text, "[\128-\255]") then
-        wides = wides + 1
-        wide[wides] = { line, text }
-      end
-      lengths[line] = #text
-      return #text
-    end
+    -- In the order they are met, mostly from top to bottom: looking lines up at random is slow.
+    local needed, known_line, lines, first, final = {}, {}, 0, last_line, 0
     local function pack(item)
-      local line = whole(item.lnum, 0, last_line)
-      local end_line = whole(item.end_lnum or line, 0, last_line)
-      -- Beyond the buffer's end means the end.
-      local col = type(item.lnum) == "number" and item.lnum > last_line and length(line)
-        or whole(item.col, 0, length(line))
-      local end_col
-      if item.end_col == nil then
-        end_col = end_line == line and col or 0
-      elseif type(item.end_lnum) == "number" and item.end_lnum > last_line then
-        end_col = length(end_line)
-      else
-        end_col = whole(item.end_col, 0, length(end_line))
-      end
-      local message, source, code = item.message, item.source, item.code
+      local line = whole(item.lnum, 0, MAXCOL)
+      local end_line = item.end_lnum == nil and line or whole(item.end_lnum, 0, MAXCOL)
+      local col = whole(item.col, 0, MAXCOL)
+      local end_col = item.end_col == nil and (end_line == line and col or 0)
+        or whole(item.end_col, 0, MAXCOL)
+      local message = item.message
       message = type(message) == "string" and message or tostring(message)
       if #message > MAX_MESSAGE then
         message = sub(message, 1, MAX_MESSAGE)
       end
-      if type(code) == "table" then
-        code = code.value
-      end
-      local code_kind = 0
-      if type(code) == "number" and code == floor(code) and code > -2 ^ 53 and code < 2 ^ 53 then
-        code_kind, code = 1, string.format("%d", code)
-      elseif type(code) == "string" or type(code) == "number" then
-        code_kind, code = 2, tostring(code)
-      else
-        code = ""
-      end
-      out[n + 1], out[n + 2], out[n + 3], out[n + 4] = line, ",", col, ","
-      out[n + 5], out[n + 6], out[n + 7], out[n + 8] = end_line, ",", end_col, ","
-      out[n + 9], out[n + 10] = whole(item.severity or 1, 1, 4), ","
-      out[n + 11], out[n + 12], out[n + 13] = #message, ":", message
-      n = n + 13
-      if type(source) == "string" then
-        out[n + 1], out[n + 2], out[n + 3], out[n + 4] = "1,", #source, ":", source
-        n = n + 4
-      else
-        n = n + 1
-        out[n] = "0,"
-      end
-      out[n + 1], out[n + 2], out[n + 3], out[n + 4], out[n + 5] = code_kind, ",", #code, ":", code
-      n = n + 5
+      local severity = item.severity == nil and 1 or whole(item.severity, 1, 4)
+      out[n + 1] = format("%d,%d,%d,%d,%d,%d:", line, col, end_line, end_col, severity, #message)
+      out[n + 2] = message
+      out[n + 3] = pack_tail(item.source, item.code)
+      n = n + 3
       count = count + 1
+      line, end_line = min(line, last_line), min(end_line, last_line)
+      if not known_line[line] then
+        known_line[line] = true
+        lines = lines + 1
+        needed[lines] = line
+        first, final = min(first, line), max(final, line)
+      end
+      if not known_line[end_line] then
+        known_line[end_line] = true
+        lines = lines + 1
+        needed[lines] = end_line
+        first, final = min(first, end_line), max(final, end_line)
+      end
     end
 
     if #list <= MAX_DIAGNOSTICS then
@@ -644,17 +672,26 @@ return function(mark, options)
       -- The worst ones first.
       for severity = 1, 4 do
         for i = 1, #list do
-          if count < MAX_DIAGNOSTICS and whole(list[i].severity or 1, 1, 4) == severity then
+          local own = list[i].severity == nil and 1 or whole(list[i].severity, 1, 4)
+          if own == severity and count < MAX_DIAGNOSTICS then
             pack(list[i])
           end
         end
       end
     end
-    out[counts_at] = count
-    int(wides)
-    for i = 1, wides do
-      int(wide[i][1])
-      str(wide[i][2])
+    out[count_at] = count
+
+    -- The lines they are in: Rust makes UTF-16 columns of byte columns.
+    int(lines)
+    local get_lines = api.nvim_buf_get_lines
+    local texts = lines > 0 and final - first < 2 * lines and get_lines(buf, first, final + 1, false)
+    for i = 1, lines do
+      local line = needed[i]
+      local text = (texts and texts[line - first + 1] or get_lines(buf, line, line + 1, false)[1])
+        or ""
+      out[n + 1] = format("%d,%d:", line, #text)
+      out[n + 2] = text
+      n = n + 2
     end
   end
 
@@ -666,7 +703,7 @@ return function(mark, options)
     for buf in pairs(diagnostics_dirty) do
       local start = uv.hrtime() / 1e6
       local wait = (diagnostics_after[buf] or 0) - start
-      if not api.nvim_buf_is_loaded(buf) or not file_name(buf) then
+      if not present[buf] or not api.nvim_buf_is_loaded(buf) then
         diagnostics_dirty[buf] = nil
         diagnostics_after[buf] = nil
         known[buf] = nil
@@ -684,7 +721,9 @@ return function(mark, options)
           failure = tostring(why)
         end
         local now = uv.hrtime() / 1e6
-        diagnostics_after[buf] = now + (now - start) * DIAGNOSTICS_SHARE
+        -- What costs little may be asked for at any time.
+        local cost = now - start
+        diagnostics_after[buf] = cost > 5 and now + cost * DIAGNOSTICS_SHARE or nil
       end
     end
     out[at] = count
@@ -696,11 +735,11 @@ return function(mark, options)
   local failure
 
   --- Packs one section; one that fails is left out, so that a mistake costs only that section.
-  local function section(due, pack)
+  local function section(due, pack, all)
     local before = n
     int(1)
     if due then
-      local ok, why = pcall(pack)
+      local ok, why = pcall(pack, all)
       if ok then
         return
       end
@@ -737,10 +776,14 @@ return function(mark, options)
         end
       end
     end
+    -- Of a file that was not sent nobody would know what they are about.
+    for buf in pairs(diagnostics_dirty) do
+      files_dirty = files_dirty or not present[buf]
+    end
     int(FORMAT)
     flag(focused)
     section(true, pack_active)
-    section(all or files_dirty, pack_files)
+    section(all or files_dirty, pack_files, all or files_dirty == "all")
     files_dirty = false
     section(all or roots_dirty, pack_roots)
     roots_dirty = false
@@ -775,7 +818,7 @@ return function(mark, options)
     on("BufEnter", function(event)
       local seconds, micros = uv.gettimeofday()
       visited[event.buf] = seconds * 1000 + floor(micros / 1000)
-      files_dirty = true
+      files_dirty = files_dirty or true
       if type(options.root) == "function" or option("autochdir", EFFECTIVE) then
         roots_dirty = true
       end
@@ -785,19 +828,20 @@ return function(mark, options)
       "BufAdd", "BufDelete", "BufFilePost", "BufHidden", "BufModifiedSet", "BufNewFile",
       "BufReadPost", "BufUnload", "BufWinEnter", "BufWinLeave", "BufWipeout", "BufWritePost",
       "FileType", "TermClose", "TermOpen",
-    }, function()
-      files_dirty = true
+    }, function(event)
+      stale[event.buf] = true
+      files_dirty = files_dirty or true
       mark()
     end)
     on("OptionSet", function()
-      files_dirty = true
+      files_dirty = "all"
       mark()
     end, { "buftype", "buflisted" })
     on("OptionSet", function()
       widths = {}
     end, { "ambiwidth", "emoji", "display", "isprint" })
     on({ "TabClosed", "TabEnter", "WinClosed", "WinEnter" }, function()
-      files_dirty, roots_dirty = true, true
+      files_dirty, roots_dirty = files_dirty or true, true
       mark()
     end)
     on({ "DirChanged", "LspAttach", "LspDetach", "VimEnter" }, function()

@@ -102,16 +102,18 @@ end
 local function load(path)
   local buf = find(path) or fn.bufadd(path)
   if not api.nvim_buf_is_loaded(buf) then
-    -- A swap file of another Neovim would raise a dialog.
-    local swap = api.nvim_create_autocmd("SwapExists", {
-      callback = function()
-        vim.v.swapchoice = "o"
-      end,
-    })
-    local ok, why = pcall(fn.bufload, buf)
-    pcall(api.nvim_del_autocmd, swap)
+    -- About another Neovim's swap file there would be a screenful, with a prompt below.
+    local shortmess = vim.o.shortmess
+    vim.opt.shortmess:append("A")
+    local ok, why = pcall(vim.cmd, ("silent call bufload(%d)"):format(buf))
+    vim.o.shortmess = shortmess
     if not ok and not api.nvim_buf_is_loaded(buf) then
       error(why, 0)
+    end
+    -- That one has the first name for a swap file; then this is a second look, not for writing.
+    local swap = fn.swapname(buf)
+    if swap ~= "" and swap:sub(-4) ~= ".swp" then
+      vim.bo[buf].readonly = true
     end
   end
   vim.bo[buf].buflisted = true

@@ -83,8 +83,8 @@ struct Marker {
 impl Marker {
     /// Tens of nanoseconds; wakes the keeper once per quiet period.
     fn mark(&self) {
-        let now = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.last.store(now, Ordering::Relaxed);
+        let age = now().saturating_duration_since(self.start).as_millis();
+        self.last.store(u64::try_from(age).unwrap_or(u64::MAX), Ordering::Relaxed);
         if !self.awake.swap(true, Ordering::AcqRel) {
             self.wake.notify_one();
         }
@@ -133,7 +133,7 @@ pub struct Keeper {
 #[must_use]
 pub fn feed(pace: Pace) -> (Feed, Keeper) {
     let marker = Arc::new(Marker {
-        start: Instant::now(),
+        start: now(),
         last: AtomicU64::new(0),
         awake: AtomicBool::new(false),
         wake: Notify::new(),
@@ -179,9 +179,9 @@ impl Keeper {
                 }
                 () = until(due) => {
                     // Later changes did not wake us; they may put the moment off.
-                    if again.is_none_or(|again| Instant::now() < again) {
+                    if again.is_none_or(|again| now() < again) {
                         debounce.changed(self.marker.latest());
-                        if debounce.due(self.pace).is_some_and(|due| Instant::now() < due) {
+                        if debounce.due(self.pace).is_some_and(|due| now() < due) {
                             continue;
                         }
                     }
@@ -197,8 +197,7 @@ impl Keeper {
             if let Some(raw) = collect(!waiting.is_empty()).await {
                 match self.tracker.apply(&raw, &self.disk) {
                     Ok(applied) => {
-                        again =
-                            applied.again_ms.map(|ms| Instant::now() + Duration::from_millis(ms));
+                        again = applied.again_ms.map(|ms| now() + Duration::from_millis(ms));
                         published = Some(publish(applied.snapshot));
                     }
                     Err(error) => tracing::error!(%error, "a collected state was dropped"),
@@ -212,6 +211,11 @@ impl Keeper {
             }
         }
     }
+}
+
+/// The runtime's clock, which tests can stop.
+fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
 }
 
 async fn until(due: Option<Instant>) {
@@ -261,5 +265,107 @@ impl Disk for CachedDisk {
 
     fn home(&self) -> Option<PathBuf> {
         std::env::home_dir()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Duration;
+
+    use tokio::sync::mpsc;
+    use tokio::time::{Instant, advance, sleep};
+
+    use super::{Feed, Keeper, feed};
+    use crate::context::Snapshot;
+    use crate::context::debounce::Pace;
+    use crate::context::tracker::RawState;
+
+    const NOTHING: &[u8] = b"1,1,0,0,0,0,0,";
+
+    /// Runs a keeper whose Neovim answers at once; gives the times of its collections, in ms since
+    /// the start, and whether each was urgent.
+    fn run(again: bool) -> (Feed, mpsc::UnboundedReceiver<(u128, bool)>) {
+        let (feed, keeper): (Feed, Keeper) = feed(Pace::default());
+        let (tell, told) = mpsc::unbounded_channel();
+        let start = Instant::now();
+        let count = AtomicU32::new(0);
+        tokio::spawn(keeper.run(
+            move |urgent| {
+                let _ = tell.send((start.elapsed().as_millis(), urgent));
+                let first = count.fetch_add(1, Ordering::Relaxed) == 0;
+                let packed = if again && first { &b"1,1,0,0,0,0,40,"[..] } else { NOTHING };
+                async move { Some(RawState::new(packed.to_vec())) }
+            },
+            |snapshot: Snapshot| Arc::new(snapshot),
+        ));
+        (feed, told)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_collection_follows_a_quiet_moment() {
+        let (feed, mut told) = run(false);
+        for _ in 0..3 {
+            feed.mark();
+            sleep(Duration::from_millis(50)).await;
+        }
+        sleep(Duration::from_secs(1)).await;
+        let (at, urgent) = told.recv().await.unwrap();
+        assert!((200..=202).contains(&at), "{at}");
+        assert!(!urgent);
+        assert!(told.try_recv().is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn continuous_movement_is_reported_every_300_ms() {
+        let (feed, mut told) = run(false);
+        for _ in 0..100 {
+            feed.mark();
+            advance(Duration::from_millis(10)).await;
+            sleep(Duration::from_millis(0)).await;
+        }
+        sleep(Duration::from_secs(1)).await;
+        let mut times = Vec::new();
+        while let Ok((at, _)) = told.try_recv() {
+            times.push(at);
+        }
+        assert!((3..=5).contains(&times.len()), "{times:?}");
+        assert!(times.windows(2).all(|pair| pair[1] - pair[0] >= 90), "{times:?}");
+        assert!(*times.last().unwrap() >= 1000, "the last state is reported: {times:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_asks_waits_for_no_quiet_moment() {
+        let (feed, mut told) = run(false);
+        feed.mark();
+        let snapshot = feed.fresh().await.unwrap();
+        assert!(snapshot.focused);
+        assert_eq!(told.recv().await, Some((0, true)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_put_off_is_collected_without_a_change() {
+        let (feed, mut told) = run(true);
+        feed.mark();
+        sleep(Duration::from_secs(1)).await;
+        let (first, _) = told.recv().await.unwrap();
+        let (second, _) = told.recv().await.unwrap();
+        assert!((140..=145).contains(&second), "{first} {second}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_keeper_ends_with_its_last_feed() {
+        let (feed, keeper) = feed(Pace::default());
+        let task = tokio::spawn(keeper.run(|_| async { None }, |snapshot| Arc::new(snapshot)));
+        drop(feed);
+        assert!(task.await.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_feed_without_a_keeper_answers_nothing() {
+        let (feed, keeper) = feed(Pace::default());
+        drop(keeper);
+        assert!(feed.fresh().await.is_none());
     }
 }

@@ -21,6 +21,7 @@
 
 mod harness;
 
+mod documents;
 mod handshake;
 mod harness_works;
 mod lifecycle;
@@ -29,3 +30,4 @@ mod selection;
 mod soak;
 mod tools;
 mod trust;
+mod watch;

@@ -293,7 +293,7 @@ fn t14_ids_are_echoed_with_their_type() {
     let nvim = Nvim::start();
     let agent = Client::connect(&nvim, Dialect::Claude);
     for id in
-        [json!(0), json!(""), json!(1.5), json!(1u64 << 53), json!(-3), json!("é😀"), json!("0")]
+        [json!(1000), json!(""), json!(1.5), json!(1u64 << 53), json!(-3), json!("é😀"), json!("0")]
     {
         let pending = agent.request_with_id(id.clone(), "tools/list", json!({}));
         let response = pending.wait();

@@ -118,6 +118,10 @@ fn an_error_in_lua_is_reported_with_its_text() {
         Nvim::builder().plain().before("vim.cmd('cquit 3')").start();
     });
     assert!(text.contains("ended at start"), "{text}");
+    let text = panic_of(|| {
+        Nvim::builder().plain().before("error('no such luck')").start();
+    });
+    assert!(text.contains("init.lua failed") && text.contains("no such luck"), "{text}");
 }
 
 #[test]

@@ -97,7 +97,7 @@ function T.snapshot(keys)
     end
     s.buffers[#s.buffers + 1] = b
   end
-  for name in ('"0123456789abcdefghijklmnopqrstuvwxyz-/:'):gmatch(".") do
+  for name in ('"0123456789abcdefghijklmnopqrstuvwxyz-/'):gmatch(".") do
     local value = vim.fn.getreg(name, 1)
     if value ~= "" then
       s.registers[name] = { value, vim.fn.getregtype(name) }

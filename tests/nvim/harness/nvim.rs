@@ -332,6 +332,10 @@ impl Nvim {
             }
             Err(e) => nvim.fail_rpc("the first call", &e),
         }
+        let error = nvim.eval("v:errmsg").to_string();
+        if error.contains("E5112") || error.contains("E5113") {
+            nvim.fail("init.lua failed");
+        }
         nvim
     }
 

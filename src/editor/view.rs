@@ -287,6 +287,11 @@ impl View {
             })?;
         }
         let (view, ed) = (Rc::clone(self), Rc::clone(editor));
+        api.autocmd(group, &["WinResized", "VimResized"], None, move |_, _| {
+            winbar::draw(&ed, &view);
+            Ok(())
+        })?;
+        let (view, ed) = (Rc::clone(self), Rc::clone(editor));
         api.autocmd(group, &["WinClosed"], None, move |_, ev| {
             let closing: String = ev.get("match")?;
             view.win_closing(&ed, Win(closing.parse().unwrap_or(-1)))

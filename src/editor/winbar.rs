@@ -13,6 +13,9 @@ use super::view::View;
 use crate::review::Kind;
 use crate::review::two_panes::Detail;
 
+/// Columns from which a pane's winbar can say everything.
+const ROOMY: i64 = 64;
+
 /// Client text as literal winbar text: control and direction-changing characters become visible.
 pub(super) fn literal(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -39,9 +42,9 @@ pub(super) fn is_invisible(c: char) -> bool {
 pub(super) fn draw(editor: &Rc<Editor>, view: &View) {
     let api = &editor.api;
     let set = || -> Result<()> {
-        let right = right_bar(editor, view);
         for win in api.wins_of(view.right)? {
-            api.set_option("winbar", right.as_str(), At::Win(win))?;
+            let width: i64 = api.call("nvim_win_get_width", win)?;
+            api.set_option("winbar", right_bar(editor, view, width), At::Win(win))?;
         }
         if let Some(left) = view.left {
             let bar = left_bar(editor, view);
@@ -82,12 +85,16 @@ fn left_bar(editor: &Rc<Editor>, view: &View) -> String {
     bar
 }
 
-fn right_bar(editor: &Rc<Editor>, view: &View) -> String {
+/// In a narrow pane the remarks give way first; the keys that decide are always there.
+fn right_bar(editor: &Rc<Editor>, view: &View, width: i64) -> String {
+    let roomy = width >= ROOMY;
     let mut bar = format!(" %#GangwayAgent#{}%*", literal(&view.review.origin));
     if let Some(panes) = view.panes() {
         bar.push_str(match view.review.kind {
-            Kind::Delete { .. } => " %#GangwayWarning#deletes this file%*",
-            _ => " proposes",
+            Kind::Delete { .. } if roomy => " %#GangwayWarning#deletes this file%*%<",
+            Kind::Delete { .. } => " %#GangwayWarning#DELETES%*%<",
+            _ if roomy => " proposes%<",
+            _ => "%<",
         });
         if let Kind::Write { path, old_path, .. } = &view.review.kind
             && path != old_path
@@ -112,7 +119,7 @@ fn right_bar(editor: &Rc<Editor>, view: &View) -> String {
             }
         }
         if !view.review.editable {
-            bar.push_str(" · %#GangwayNote#read-only: edits cannot be sent%*");
+            bar.push_str(" · %#GangwayNote#read-only%*");
         }
     } else {
         let _ = write!(bar, " asks · {}", view.review.kind.name());
@@ -121,12 +128,12 @@ fn right_bar(editor: &Rc<Editor>, view: &View) -> String {
     if waiting > 1 {
         let _ = write!(bar, " · %#GangwayNote#{} waiting%*", waiting - 1);
     }
-    bar.push_str("%<%=");
-    bar.push_str(&keys(editor, view));
+    bar.push_str("%=");
+    bar.push_str(&keys(editor, view, width));
     bar
 }
 
-fn keys(editor: &Rc<Editor>, view: &View) -> String {
+fn keys(editor: &Rc<Editor>, view: &View, width: i64) -> String {
     let settings = editor.settings();
     let mut out = String::new();
     let mut key = |key: &Option<String>, what: &str| {
@@ -135,12 +142,17 @@ fn keys(editor: &Rc<Editor>, view: &View) -> String {
             let _ = write!(out, " %#GangwayKey#{shown}%* {what}");
         }
     };
-    key(&settings.keys.accept, if view.panes().is_some() { "accept" } else { "allow" });
-    key(&settings.keys.reject, if view.panes().is_some() { "reject" } else { "deny" });
-    if view.review.can_always {
+    let (yes, no) = match (view.panes().is_some(), width >= ROOMY / 2) {
+        (_, false) => ("yes", "no"),
+        (true, true) => ("accept", "reject"),
+        (false, true) => ("allow", "deny"),
+    };
+    key(&settings.keys.accept, yes);
+    key(&settings.keys.reject, no);
+    if view.review.can_always && width >= ROOMY / 2 {
         key(&settings.keys.always, "always");
     }
-    if view.editable() && !view.hunks.borrow().list.is_empty() {
+    if width >= ROOMY && view.editable() && !view.hunks.borrow().list.is_empty() {
         key(&settings.keys.drop_hunk, "drop hunk");
     }
     out.push(' ');

@@ -31,7 +31,10 @@ impl Hunks {
     pub fn between(old: &str, new: &str) -> Self {
         let (diff, _) = compare(old, new);
         let list = diff.hunks().map(|h| Hunk { old: h.before, new: h.after }).collect();
-        Self { list, added: diff.count_additions(), removed: diff.count_removals() }
+        // The empty text is one empty line in a buffer, but nothing to count for people.
+        let added = if new.is_empty() { 0 } else { diff.count_additions() };
+        let removed = if old.is_empty() { 0 } else { diff.count_removals() };
+        Self { list, added, removed }
     }
 
     /// The hunk at `line` (0-based) of the new text, or of the old one. A hunk that takes no line
@@ -96,6 +99,14 @@ mod tests {
     #[test]
     fn equal_texts_have_no_hunks() {
         assert_eq!(Hunks::between("a\nb", "a\nb"), Hunks::default());
+    }
+
+    #[test]
+    fn a_new_file_removes_nothing_and_a_deleted_one_adds_nothing() {
+        let new = Hunks::between("", "a\nb");
+        assert_eq!((new.added, new.removed, new.list.len()), (2, 0, 1));
+        let deleted = Hunks::between("a\nb", "");
+        assert_eq!((deleted.added, deleted.removed), (0, 2));
     }
 
     #[test]

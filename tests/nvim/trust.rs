@@ -237,10 +237,8 @@ fn a_session_saved_during_a_review_restores_without_it() {
     let other = Nvim::start();
     other.cmd(&format!("source {}", session.display()));
     other.wait_until("our tab page to go", || other.eval("tabpagenr('$')") == json!(1));
-    let names: Vec<String> = other.lua(
-        "return vim.tbl_map(vim.api.nvim_buf_get_name, vim.api.nvim_list_bufs())",
-        json!([]),
-    );
+    let names: Vec<String> = other
+        .lua("return vim.tbl_map(vim.api.nvim_buf_get_name, vim.api.nvim_list_bufs())", json!([]));
     assert!(names.iter().all(|name| !name.contains("gangway://")), "{names:?}");
     assert!(names.iter().any(|name| name.ends_with("a.txt")), "{names:?}");
 }
@@ -263,10 +261,8 @@ fn edits_of_an_agent_that_vanished_can_be_found_again() {
 
 #[test]
 fn what_was_never_shown_is_opened_and_not_decided() {
-    let nvim = Nvim::builder()
-        .file("a.txt", OLD)
-        .opts(json!({ "review": { "focus": "never" } }))
-        .start();
+    let nvim =
+        Nvim::builder().file("a.txt", OLD).opts(json!({ "review": { "focus": "never" } })).start();
     let agent = Client::connect(&nvim, Dialect::Pi);
     let pending = agent.open_diff(nvim.path("a.txt"), NEW);
     nvim.wait_until("it to stand ready", || !nvim.right_panes().is_empty());

@@ -10,6 +10,7 @@ use std::rc::Rc;
 use super::Editor;
 use super::api::{At, Result};
 use super::view::View;
+use crate::config::Key;
 use crate::review::Kind;
 use crate::review::two_panes::Detail;
 
@@ -129,34 +130,51 @@ fn right_bar(editor: &Rc<Editor>, view: &View, width: i64) -> String {
         let _ = write!(bar, " · %#GangwayNote#{} waiting%*", waiting - 1);
     }
     bar.push_str("%=");
-    bar.push_str(&keys(editor, view, width));
+    // What stands before the first cut must stay readable.
+    let fixed = view.review.origin.chars().count() + 12;
+    let room = usize::try_from(width).unwrap_or(0).saturating_sub(fixed);
+    bar.push_str(&keys(editor, view, room));
     bar
 }
 
-fn keys(editor: &Rc<Editor>, view: &View, width: i64) -> String {
+/// The keys with the longest labels that fit into `room` columns.
+fn keys(editor: &Rc<Editor>, view: &View, room: usize) -> String {
     let settings = editor.settings();
-    let mut out = String::new();
-    let mut key = |key: &Option<String>, what: &str| {
-        if let Some(key) = key {
-            let shown = literal(&editor.shown_key(key));
-            let _ = write!(out, " %#GangwayKey#{shown}%* {what}");
+    let keys = &settings.keys;
+    let always = view.review.can_always;
+    let drop = view.editable() && !view.hunks.borrow().list.is_empty();
+    let (yes, no) = if view.panes().is_some() { ("accept", "reject") } else { ("allow", "deny") };
+    let variants: [Vec<(&Key, &str)>; 5] = [
+        vec![
+            (&keys.accept, yes),
+            (&keys.reject, no),
+            (if always { &keys.always } else { &None }, "always"),
+            (if drop { &keys.drop_hunk } else { &None }, "drop hunk"),
+        ],
+        vec![
+            (&keys.accept, yes),
+            (&keys.reject, no),
+            (if always { &keys.always } else { &None }, "always"),
+        ],
+        vec![(&keys.accept, yes), (&keys.reject, no)],
+        vec![(&keys.accept, "yes"), (&keys.reject, "no")],
+        vec![(&keys.accept, "+"), (&keys.reject, "−")],
+    ];
+    let mut shown = String::new();
+    for variant in variants {
+        let mut columns = 1;
+        shown.clear();
+        for (key, label) in variant.iter().filter_map(|(key, label)| Some((key.as_ref()?, label))) {
+            let key = editor.shown_key(key);
+            columns += key.chars().count() + label.chars().count() + 2;
+            let _ = write!(shown, " %#GangwayKey#{}%* {label}", literal(&key));
         }
-    };
-    let (yes, no) = match (view.panes().is_some(), width >= ROOMY / 2) {
-        (_, false) => ("yes", "no"),
-        (true, true) => ("accept", "reject"),
-        (false, true) => ("allow", "deny"),
-    };
-    key(&settings.keys.accept, yes);
-    key(&settings.keys.reject, no);
-    if view.review.can_always && width >= ROOMY / 2 {
-        key(&settings.keys.always, "always");
+        shown.push(' ');
+        if columns <= room {
+            break;
+        }
     }
-    if width >= ROOMY && view.editable() && !view.hunks.borrow().list.is_empty() {
-        key(&settings.keys.drop_hunk, "drop hunk");
-    }
-    out.push(' ');
-    out
+    shown
 }
 
 /// 0-based hunk the cursor is at, while the view is the current one.

@@ -107,7 +107,7 @@ fn quitting_is_refused_for_the_users_own_unsaved_text_and_never_for_a_proposal()
     nvim.settle(Duration::from_millis(300));
     nvim.dismiss_prompts();
     assert!(nvim.running(), "the user's own text was given up");
-    assert_eq!(nvim.lua::<bool>("return vim.bo[...].modified", json!([review.right.buf])), true);
+    assert!(nvim.lua::<bool>("return vim.bo[...].modified", json!([review.right.buf])));
     pending.assert_unanswered(Duration::from_millis(100));
     nvim.lua::<()>("vim.bo[...].modified = false", json!([own]));
     nvim.goto(review.right.win);

@@ -330,7 +330,8 @@ async fn the_next_edit_of_pis_turn_is_refused_as_well_when_stopping() {
     rig.reviews(1).await;
     let stopping = tokio::spawn(async move { rig.stop().await });
     assert_eq!(texts(&pi.answer(&first).await)[0], "DIFF_REJECTED");
-    tokio::time::sleep(Duration::from_millis(4)).await;
+    // 4 ms in life; more here, so that the server cannot be that late by accident.
+    tokio::time::sleep(Duration::from_millis(15)).await;
     let second = pi.ask_diff(&path, "x", "two").await;
     assert_eq!(texts(&pi.answer(&second).await)[0], "DIFF_REJECTED");
     assert_eq!(pi.until_closed().await.1, Some(1001));

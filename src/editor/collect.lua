@@ -592,7 +592,7 @@ return function(mark, options)
   end
 
   -- Source -> code -> both packed: there are few of them, and many diagnostics.
-  local tails = setmetatable({}, { __mode = "k" })
+  local tails, tail_count = {}, 0
 
   local function pack_tail(source, code)
     local by_code = source ~= nil and tails[source]
@@ -615,9 +615,12 @@ return function(mark, options)
     tail = (type(source) == "string" and "1," .. #source .. ":" .. source or "0,")
       .. kind .. "," .. #value .. ":" .. value
     if type(source) == "string" and type(code) == "string" and #code < 256 then
-      by_code = by_code or {}
-      by_code[code] = tail
-      tails[source] = by_code
+      if tail_count > 1000 then
+        tails, tail_count = {}, 0
+      end
+      tails[source] = tails[source] or {}
+      tails[source][code] = tail
+      tail_count = tail_count + 1
     end
     return tail
   end

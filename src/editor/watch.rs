@@ -357,7 +357,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_keeper_ends_with_its_last_feed() {
         let (feed, keeper) = feed(Pace::default());
-        let task = tokio::spawn(keeper.run(|_| async { None }, |snapshot| Arc::new(snapshot)));
+        let task = tokio::spawn(keeper.run(|_| async { None }, Arc::new));
         drop(feed);
         assert!(task.await.is_ok());
     }

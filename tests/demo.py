@@ -139,7 +139,7 @@ class Neovim:
     """A Neovim whose UI we are."""
 
     def __init__(self, argv, env, cwd):
-        self.process = start([*argv, "--embed"], env=env, cwd=cwd, stdin=subprocess.PIPE,
+        self.process = start([argv[0], "--embed", *argv[1:]], env=env, cwd=cwd, stdin=subprocess.PIPE,
                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         self.lock, self.changed = threading.Lock(), threading.Condition()
         self.answers, self.next = {}, 0

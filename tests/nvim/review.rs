@@ -223,6 +223,22 @@ fn leaving_neovim_answers_what_is_pending_before_the_socket_closes() {
 }
 
 #[test]
+fn what_an_agent_writes_and_leaves_at_once_is_shown() {
+    let nvim = editor();
+    for text in [NEW, OLD] {
+        let agent = Client::connect(&nvim, Dialect::Pi);
+        let pending = agent.open_diff(nvim.path("a.txt"), text);
+        let review = nvim.shown(&pending);
+        nvim.accept(&review);
+        assert_eq!(pending.verdict(), Verdict::Saved(text.into()));
+        nvim.write("a.txt", text);
+        drop(agent);
+        let lines: Vec<&str> = text.lines().collect();
+        nvim.wait_until("the buffer to show the file", || nvim.lines(1) == lines);
+    }
+}
+
+#[test]
 fn stopping_answers_what_is_pending() {
     let nvim = editor();
     let agent = Client::connect(&nvim, Dialect::Pi);

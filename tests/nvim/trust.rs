@@ -87,8 +87,7 @@ fn a_copy_of_the_proposal_decides_nothing() {
     let (pending, review) = reviewing(&nvim, &agent);
     let copy = nvim.path("copy.txt");
     nvim.keys_in(&review.right, &format!(":w {}<CR>", copy.display()));
-    nvim.wait_until("the copy", || copy.exists());
-    assert_eq!(nvim.read("copy.txt"), NEW.as_bytes());
+    nvim.wait_until("the copy", || std::fs::read(&copy).is_ok_and(|text| text == NEW.as_bytes()));
     nvim.keys_in(&review.right, &format!(":w {}<CR>", copy.display()));
     nvim.dismiss_prompts();
     pending.assert_unanswered(Duration::from_millis(200));

@@ -92,10 +92,12 @@ impl Counts {
         *self.0.get(name).unwrap_or_else(|| panic!("nothing counts {name:?}: {:?}", self.0.keys()))
     }
 
-    /// What has grown by more than `slack`, except memory.
+    /// What has grown by more than `slack`, except memory. Threads may grow by five: libuv starts
+    /// its pool of four and tokio its blocking threads when they are first needed.
     pub fn grown(&self, after: &Counts, slack: i64) -> Vec<String> {
         let grown = |(name, n): (&String, &i64)| {
             let now = after.get(name);
+            let slack = if name == "threads" { slack.max(5) } else { slack };
             (name != "rss_kib" && now > n + slack).then(|| format!("{name}: {n} -> {now}"))
         };
         self.0.iter().filter_map(grown).collect()

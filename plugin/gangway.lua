@@ -20,6 +20,11 @@ command('IdeStatus', run('status'), { desc = 'gangway: port, agents, reviews' })
 command('IdeReviews', run('reviews'), { desc = 'gangway: choose a waiting review' })
 command('IdeLog', run('log'), { desc = 'gangway: open the log' })
 command('IdeSend', run('send'), { range = true, desc = 'gangway: mention lines to the agent' })
+command('IdeAgent', run('agent'), {
+  nargs = '+',
+  complete = 'shellcmd',
+  desc = 'gangway: run an agent in a terminal, connected',
+})
 for name, fn in pairs({ IdeAccept = 'accept', IdeReject = 'reject', IdeAlwaysAllow = 'always_allow' }) do
   command(name, run(fn), {
     nargs = '?',

@@ -50,8 +50,6 @@ map({ 'n', 'x' }, '<Plug>(gangway-send)', '<Cmd>IdeSend<CR>', { desc = 'gangway:
 vim.api.nvim_create_autocmd('SessionLoadPost', {
   group = vim.api.nvim_create_augroup('gangway_session', { clear = true }),
   callback = function()
-    vim.schedule(function()
-      require('gangway.session').clean()
-    end)
+    vim.schedule(function() require('gangway.session').clean() end)
   end,
 })

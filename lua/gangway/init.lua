@@ -9,7 +9,7 @@ local warned = {}
 ---@type string[]
 M.problems = {}
 
---- `context.root` as the library asks for it; a function stays in Lua.
+--- `context.root`, which the library asks for when it starts.
 ---@private
 ---@type string|(fun(): string|string[])|nil
 M._root = nil
@@ -23,22 +23,9 @@ local function complain_once(message)
   notify(message, vim.log.levels.ERROR)
 end
 
---- The options as the library takes them.
-local function for_library()
-  M._root = nil
-  local context = type(options) == 'table' and options.context
-  if type(context) ~= 'table' then return options or {} end
-  if type(context.root) == 'string' and context.root ~= '' then M._root = context.root end
-  if type(context.root) ~= 'function' then return options end
-  M._root = context.root
-  local without = vim.tbl_extend('force', {}, context)
-  without.root = nil
-  return vim.tbl_extend('force', options, { context = without })
-end
-
 ---@param native table
 local function configure(native)
-  M.problems = native.configure(for_library())
+  M.problems = native.configure(options or {})
   for _, line in ipairs(M.problems) do
     complain_once(line)
   end

@@ -206,7 +206,7 @@ def main():
             problem(f"highlight group {name} is used and never defined")
 
     options, defaults = rust_options(), rust_defaults()
-    groups = {name.rsplit(".", 1)[0] for name in options}
+    groups = {name.rsplit(".", 1)[0] for name in options if "." in name}
     documented = [t[len("gangway-option-"):] for t in tags if t.startswith("gangway-option-")]
     same("option", options, [name for name in documented if name not in groups])
     lua = dict(leaves(code["defaults"]))

@@ -28,11 +28,12 @@ try: ## Open a Neovim with an agent that keeps proposing edits: press the keys y
 test: ## Everything CI runs: lints, unit tests, end-to-end tests in three Neovims (ONLY=review)
 	$(PYTHON) tests/run.py $(ONLY)
 
-lint: ## Format and lints only
+lint: ## Format, lints, Lua, the documentation against the code
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked --all-targets -- -D warnings
 	$(PYTHON) tests/lint_lua.py
 	$(PYTHON) tests/docs.py
+	$(PYTHON) tests/rules.py
 
 bench: ## Measure against Neovim's own floor; reports, never fails
 	-GANGWAY_NVIM="$(NVIM)" $(CARGO) bench --locked --bench nvim

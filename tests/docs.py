@@ -3,7 +3,8 @@
 
 Compared: commands and <Plug> maps (as Neovim has them), options and their defaults (lua/gangway/config.lua and
 src/config.rs), public functions, `User` events and highlight groups, with the tags of doc/gangway.txt, both ways; the
-configuration in doc/gangway.txt and README.md with the defaults; README.md's commands; the versions; relative links.
+configuration in doc/gangway.txt and README.md with the defaults; README.md's commands; the versions; relative links;
+the tests that ARCHITECTURE.md and SECURITY.md name.
 """
 
 import glob
@@ -182,6 +183,19 @@ def links(name):
             problem(f"{name} links to {target}, which is not there")
 
 
+def named_tests():
+    """Tests that ARCHITECTURE.md and SECURITY.md name."""
+    code = ""
+    for folder in ("src", "tests"):
+        for path in glob.glob(os.path.join(ROOT, folder, "**", "*.rs"), recursive=True):
+            with open(path, encoding="utf-8") as f:
+                code += f.read()
+    for name in ("ARCHITECTURE.md", "SECURITY.md"):
+        for test in re.findall(r"`([a-z0-9]+(?:_[a-z0-9]+){3,})`", read(name)):
+            if f"fn {test}(" not in code:
+                problem(f"{name} names the test {test}, which does not exist")
+
+
 def main():
     help_text, readme = read("doc", "gangway.txt"), read("README.md")
     tags = set(re.findall(r"(?:^|\s)\*([^*\s]+)\*(?=\s|$)", help_text))
@@ -233,6 +247,7 @@ def main():
         problem("lua/gangway/version.lua and Cargo.toml name different versions")
     if version not in read("CHANGELOG.md"):
         problem(f"CHANGELOG.md says nothing of {version}")
+    named_tests()
     for name in sorted(glob.glob("*.md", root_dir=ROOT)):
         links(name)
     for number, line in enumerate(help_text.splitlines(), 1):

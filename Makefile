@@ -9,7 +9,7 @@ TARGET = $(or $(CARGO_TARGET_DIR),target)
 LIBRARY = libgangway.$(if $(filter Darwin,$(shell uname -s)),dylib,so)
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo try test lint bench soak fuzz test-agents dist docs
+.PHONY: help build demo try test lint bench soak fuzz test-agents dist docs picture
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,9 +28,12 @@ try: ## Open a Neovim with an agent that keeps proposing edits: press the keys y
 test: ## Everything CI runs: lints, unit tests, end-to-end tests in three Neovims (ONLY=review)
 	$(PYTHON) tests/run.py $(ONLY)
 
-lint: ## Format and lints only
+lint: ## Format, lints, Lua, the documentation against the code
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked --all-targets -- -D warnings
+	$(PYTHON) tests/lint_lua.py
+	$(PYTHON) tests/docs.py
+	$(PYTHON) tests/rules.py
 
 bench: ## Measure against Neovim's own floor; reports, never fails
 	-GANGWAY_NVIM="$(NVIM)" $(CARGO) bench --locked --bench nvim
@@ -48,11 +51,12 @@ test-agents: ## The real Pi and Claude Code, offline: HARNESS=folder of the real
 	"$(HARNESS)/matrix.sh" pi "$(HARNESS)/inits/gangway.lua"
 	"$(HARNESS)/matrix.sh" claude "$(HARNESS)/inits/gangway.lua"
 
-dist: build ## The release library and its checksum, in dist/
-	mkdir -p dist
-	cp $(TARGET)/release/$(LIBRARY) dist/
-	cd dist && { sha256sum $(LIBRARY) || shasum -a 256 $(LIBRARY); } > $(LIBRARY).sha256
-	@ls -l dist
+dist: build ## This machine's release archive and its checksum, in dist/
+	$(PYTHON) scripts/dist.py --library $(TARGET)/release/$(LIBRARY)
+
+picture: ## Draw doc/review.svg anew, from a real Neovim
+	$(CARGO) build --locked --lib
+	$(PYTHON) tests/picture.py --library $(TARGET)/debug/$(LIBRARY)
 
 docs: ## The crate's documentation, and the tags of :help gangway
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps --document-private-items

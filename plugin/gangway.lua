@@ -20,6 +20,11 @@ command('IdeStatus', run('status'), { desc = 'gangway: port, agents, reviews' })
 command('IdeReviews', run('reviews'), { desc = 'gangway: choose a waiting review' })
 command('IdeLog', run('log'), { desc = 'gangway: open the log' })
 command('IdeSend', run('send'), { range = true, desc = 'gangway: mention lines to the agent' })
+command('IdeAgent', run('agent'), {
+  nargs = '+',
+  complete = 'shellcmd',
+  desc = 'gangway: run an agent in a terminal, connected',
+})
 for name, fn in pairs({ IdeAccept = 'accept', IdeReject = 'reject', IdeAlwaysAllow = 'always_allow' }) do
   command(name, run(fn), {
     nargs = '?',
@@ -45,8 +50,6 @@ map({ 'n', 'x' }, '<Plug>(gangway-send)', '<Cmd>IdeSend<CR>', { desc = 'gangway:
 vim.api.nvim_create_autocmd('SessionLoadPost', {
   group = vim.api.nvim_create_augroup('gangway_session', { clear = true }),
   callback = function()
-    vim.schedule(function()
-      require('gangway.session').clean()
-    end)
+    vim.schedule(function() require('gangway.session').clean() end)
   end,
 })

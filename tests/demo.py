@@ -139,6 +139,7 @@ class Neovim:
     """A Neovim whose UI we are."""
 
     def __init__(self, argv, env, cwd):
+        # In front of the file's name: behind it, Neovim takes its standard input for a text to edit.
         self.process = start([argv[0], "--embed", *argv[1:]], env=env, cwd=cwd, stdin=subprocess.PIPE,
                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         self.lock, self.changed = threading.Lock(), threading.Condition()

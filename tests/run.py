@@ -19,7 +19,7 @@ import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 E2E_LIMIT = 1200  # seconds for one Neovim; a run takes a few minutes
-RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored")
+RESULT = re.compile(r"^(?:test result: \w+\. )?(\d+) passed[;,] (\d+) failed\b")
 
 
 class Report:
@@ -80,6 +80,11 @@ def lints(report):
             report.lines.append(f"cargo {command}: not installed here, not checked")
         elif run(argv)[0] != 0:
             report.trouble(f"cargo {command} found something")
+    for script, what in (("lint_lua.py", "Lua"), ("docs.py", "documentation against code"),
+                         ("rules.py", "who may know whom")):
+        report.step(what)
+        if run([sys.executable, os.path.join(ROOT, "tests", script)])[0] != 0:
+            report.trouble(f"tests/{script} found something")
 
 
 def cargo_tests(report):
@@ -144,6 +149,13 @@ def end_to_end(report, found):
     if not library or not tests:
         report.trouble("the end-to-end tests could not be built")
         return
+    report.step("what the library imports")
+    if run([sys.executable, os.path.join(ROOT, "tests", "rules.py"), "--library", library])[0] != 0:
+        report.trouble("the library imports what it may not")
+    report.step("installing the library")
+    status, passed, failed = run([sys.executable, os.path.join(ROOT, "tests", "install.py"), "--library", library,
+                                  *(x for _, path in found for x in ("--nvim", path))], limit=E2E_LIMIT)
+    count(report, "installing", status, passed, failed, must_run=True)
     size = os.path.getsize(library)
     report.lines.append(f"release library: {size / 1e6:.1f} MB")
     for version, path in found:

@@ -64,6 +64,8 @@ function M.send(args)
   end)
 end
 
+function M.agent(args) require('gangway.terminal').open(args.args, args.smods) end
+
 --- Control characters of an agent's text made visible.
 local function plain(text) return vim.fn.strtrans((text:gsub('%z', '<00>'))) end
 
@@ -99,12 +101,17 @@ function M.status_lines()
     end
     if #items == 0 then lines[#lines + 1] = '  none' end
   end
-  section('Agents', vim.tbl_map(function(c)
+  local function client(c)
     return plain(('%s %s%s'):format(c.name, c.version or '', c.root and ('  in ' .. c.root) or ''))
-  end, s.clients))
+  end
+  section('Agents', vim.tbl_map(client, s.clients))
   section('Reviews', vim.tbl_map(describe, s.reviews))
   section('Lock files', s.lock_files)
-  for _, note in ipairs(s.notes or {}) do
+  local notes = vim.list_extend({}, s.notes or {})
+  if vim.iter(s.clients):any(function(client) return client.name == 'Claude Code' end) then
+    notes[#notes + 1] = 'Claude Code shows diffs here only in its manual permission mode (shift+tab there)'
+  end
+  for _, note in ipairs(notes) do
     lines[#lines + 1] = ''
     lines[#lines + 1] = note
   end

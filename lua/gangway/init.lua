@@ -5,6 +5,15 @@ local M = {}
 local options
 local warned = {}
 
+--- What is wrong with the options given to setup(): one line a field, with its full path.
+---@type string[]
+M.problems = {}
+
+--- `context.root`, which the library asks for when it starts.
+---@private
+---@type string|(fun(): string|string[])|nil
+M._root = nil
+
 local function notify(message, level) vim.notify('gangway: ' .. message, level, { title = 'gangway' }) end
 
 --- Says it once in this Neovim, so that a broken library is not a message at every step.
@@ -12,6 +21,14 @@ local function complain_once(message)
   if warned[message] then return end
   warned[message] = true
   notify(message, vim.log.levels.ERROR)
+end
+
+---@param native table
+local function configure(native)
+  M.problems = native.configure(options or {})
+  for _, line in ipairs(M.problems) do
+    complain_once(line)
+  end
 end
 
 --- The library, configured; nil after a message.
@@ -22,12 +39,7 @@ local function library(quiet)
     if not quiet then complain_once(problem) end
     return nil, problem
   end
-  if not native.configured() then
-    M.problems = native.configure(options or {})
-    for _, line in ipairs(M.problems) do
-      complain_once(line)
-    end
-  end
+  if not native.configured() then configure(native) end
   return native
 end
 
@@ -57,10 +69,7 @@ function M.setup(opts)
   M._root = type(context) == 'table' and context.root or nil
   local native = loaded()
   if native then
-    M.problems = native.configure(options)
-    for _, line in ipairs(M.problems) do
-      complain_once(line)
-    end
+    configure(native)
     if native.running() then return end
   end
   auto_start(options)
@@ -86,6 +95,7 @@ end
 ---@field reviews table[] { id, origin, kind, path, seen, age }
 ---@field sharing boolean
 ---@field lock_files string[]
+---@field notes string[]? for the user: what could not be done, which agents are served through files
 
 ---@return gangway.Status
 function M.status()
@@ -151,6 +161,20 @@ end
 function M.statusline()
   local native = loaded()
   return native and native.statusline() or ''
+end
+
+--- Variables for a terminal in which an agent is to run, to lay over Neovim's own environment: which
+--- port is ours, and that no proxy stands before it. To be asked for when the terminal opens.
+---@param cmd string? the command that will run there, if it is known
+---@return table<string, string>
+function M.terminal_env(cmd) return require('gangway.terminal').env(cmd) end
+
+--- The options in force, for :checkhealth.
+---@private
+---@return gangway.Config
+function M._options()
+  local given = type(options) == 'table' and options or {}
+  return vim.tbl_deep_extend('force', require('gangway.config').defaults, given)
 end
 
 --- The library, for :checkhealth and the commands.

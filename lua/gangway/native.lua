@@ -9,44 +9,74 @@ local SYMBOL = 'luaopen_gangway_native'
 local extension = vim.fn.has('mac') == 1 and 'dylib' or 'so'
 M.file_name = 'libgangway.' .. extension
 
---- Where the library is looked for, best first.
+---@class gangway.Attempt
+---@field path string
+---@field problem string
+
+--- What the last load() tried in vain, best first; for :checkhealth.
+---@type gangway.Attempt[]
+M.tried = {}
+
+--- The library the user names: `vim.g.gangway_library`, else `$GANGWAY_LIBRARY`.
+---@return string? path absolute
+---@return string? source the name of the setting
+function M.supplied()
+  local path, source = vim.g.gangway_library, 'vim.g.gangway_library'
+  if not path or path == '' then
+    path, source = vim.env.GANGWAY_LIBRARY, '$GANGWAY_LIBRARY'
+  end
+  if path and path ~= '' then return vim.fn.fnamemodify(path, ':p'), source end
+end
+
+--- Where the library is looked for, best first: only where the user says, else the installed one
+--- (lib/) and cargo's, whichever was made last.
 ---@return string[]
 function M.candidates()
+  local supplied = M.supplied()
+  if supplied then return { supplied } end
   local target = vim.env.CARGO_TARGET_DIR
   local paths = {
-    vim.g.gangway_library or vim.env.GANGWAY_LIBRARY or '',
     M.root .. '/lib/' .. M.file_name,
     (target and target ~= '' and target or M.root .. '/target') .. '/release/' .. M.file_name,
     M.root .. '/target/release/' .. M.file_name,
   }
-  local seen, out = {}, {}
-  for _, path in ipairs(paths) do
-    if path ~= '' and not seen[path] then
-      seen[path] = true
+  local out, made = {}, {}
+  for order, path in ipairs(paths) do
+    if not made[path] then
+      local stat = vim.uv.fs_stat(path)
+      made[path] = { stat and stat.mtime.sec or 0, -order }
       out[#out + 1] = path
     end
   end
+  table.sort(out, function(a, b)
+    local x, y = made[a], made[b]
+    return x[1] > y[1] or x[1] == y[1] and x[2] > y[2]
+  end)
   return out
 end
 
 --- How to get a library, as advice at the end of a message.
+---@return string
 function M.advice()
-  return ("Build it: cd %s && cargo build --release, then restart Neovim (:checkhealth gangway tells more)."):format(
+  local supplied, source = M.supplied()
+  if supplied then return ('%s names it: correct or unset that, then restart Neovim.'):format(source) end
+  return ('Run :lua require("gangway.build").install() or, with Rust, cargo build --release in\n%s, then restart Neovim (:checkhealth gangway tells more).'):format(
     M.root
   )
 end
 
 ---@param path string
----@return table|nil native, string|nil problem
+---@return table? native
+---@return string? problem
 local function try(path)
-  local stat = vim.uv.fs_stat(path)
-  if not stat then return nil, 'not found' end
+  local stat, _, code = vim.uv.fs_stat(path)
+  if not stat then return nil, code == 'ENOENT' and 'not found' or ('cannot be read (%s)'):format(code) end
   if stat.type ~= 'file' then return nil, 'is a ' .. stat.type end
   if stat.size == 0 then return nil, 'is empty' end
   local open, err = package.loadlib(path, SYMBOL)
   if not open then return nil, (tostring(err):gsub('\n.*', '')) end
   local ok, failed = pcall(open)
-  if not ok then return nil, tostring(failed):gsub('\n.*', '') end
+  if not ok then return nil, (tostring(failed):gsub('\n.*', '')) end
   local native = package.loaded.gangway_native
   if type(native) ~= 'table' then return nil, 'does not register itself' end
   return native
@@ -59,20 +89,17 @@ function M.in_coroutine()
   return thread ~= nil and not is_main
 end
 
----@return string|nil problem
+---@return string? problem
 local function unfit(native, path)
   local want = require('gangway.version')
   if native.version == want then return nil end
-  return ("the library is version %s, the plugin is %s (%s). Rebuild it and restart Neovim: cd %s && cargo build --release"):format(
-    tostring(native.version),
-    want,
-    path,
-    M.root
-  )
+  return ('the library is version %s, the plugin is %s (%s). '):format(tostring(native.version), want, path)
+    .. M.advice()
 end
 
 --- The library's functions, or why not, in one sentence or a few lines.
----@return table|nil native, string|nil problem
+---@return table? native
+---@return string? problem
 function M.load()
   if M.native then return M.native end
   if vim.fn.has('nvim-0.10') == 0 then
@@ -86,19 +113,24 @@ function M.load()
     return native
   end
   if M.in_coroutine() then return nil, 'cannot be loaded inside a coroutine; try again from the main loop' end
-  local tried = {}
+  M.tried = {}
+  local lines = {}
   for _, path in ipairs(M.candidates()) do
     local native, problem = try(path)
     if native then
       native.path = native.path or path
       problem = unfit(native, path)
-      if problem then return nil, problem end
-      M.native = native
-      return native
+      if not problem then
+        M.native = native
+        return native
+      end
+      M.tried[#M.tried + 1] = { path = path, problem = ('is version %s'):format(native.version) }
+      return nil, problem
     end
-    tried[#tried + 1] = ('  %s: %s'):format(path, problem)
+    M.tried[#M.tried + 1] = { path = path, problem = problem }
+    lines[#lines + 1] = ('  %s: %s'):format(path, problem)
   end
-  return nil, 'its library could not be loaded:\n' .. table.concat(tried, '\n') .. '\n' .. M.advice()
+  return nil, 'its library could not be loaded:\n' .. table.concat(lines, '\n') .. '\n' .. M.advice()
 end
 
 return M

@@ -25,6 +25,7 @@ mod documents;
 mod handshake;
 mod harness_works;
 mod lifecycle;
+mod lua_face;
 mod review;
 mod selection;
 mod soak;

@@ -1,0 +1,80 @@
+-- Terminals for agents: the environment by which an agent finds this Neovim, and :IdeAgent.
+local M = {}
+
+local LOOPBACK = { '127.0.0.1', 'localhost' }
+-- How long :IdeAgent waits for the server that it has just started.
+local PATIENCE_MS = 2000
+
+--- What `no_proxy` says now, with this machine added.
+---@return string
+local function no_proxy()
+  local now = vim.env.no_proxy or ''
+  if now == '' then now = vim.env.NO_PROXY or '' end
+  local entries, known = {}, {}
+  for entry in now:gmatch('[^,%s]+') do
+    entries[#entries + 1], known[entry] = entry, true
+  end
+  if known['*'] then return now end
+  for _, name in ipairs(LOOPBACK) do
+    if not known[name] then entries[#entries + 1] = name end
+  end
+  return table.concat(entries, ',')
+end
+
+--- The program that a command line starts, without its folder.
+---@param cmd string
+local function program(cmd) return cmd:match('^%s*(%S+)') end
+
+--- Variables for a terminal in which an agent is to run, to lay over Neovim's own environment.
+---@param cmd string? the command that will run there, if it is known
+---@return table<string, string>
+function M.env(cmd)
+  local env = { no_proxy = no_proxy() }
+  env.NO_PROXY = env.no_proxy
+  local port = require('gangway').status().port
+  -- opencode takes the port for one without a token, and is refused: it finds the lock file by itself.
+  if cmd and vim.fs.basename(program(cmd) or '') == 'opencode' then
+    if vim.env.CLAUDE_CODE_SSE_PORT then env.CLAUDE_CODE_SSE_PORT = '' end
+  elseif port then
+    env.CLAUDE_CODE_SSE_PORT = tostring(port)
+  end
+  return env
+end
+
+--- Runs a command line in a terminal in a new window, the right half unless `mods` say otherwise.
+---@param cmd string
+---@param mods table? as a user command gets them in `smods`
+---@return integer? buffer nil after a message
+function M.open(cmd, mods)
+  local name = program(cmd)
+  if not name then return nil end
+  if name:match('^[%w_./~+-]+$') and vim.fn.executable(name) == 0 then
+    vim.notify(('gangway: there is no program "%s" in $PATH'):format(name), vim.log.levels.ERROR)
+    return nil
+  end
+  local gangway = require('gangway')
+  gangway.start()
+  vim.wait(PATIENCE_MS, function() return gangway.status().port ~= nil end, 10)
+  mods = mods and vim.deepcopy(mods) or {}
+  local placed = mods.vertical or mods.horizontal or (mods.split or '') ~= '' or (mods.tab or -1) >= 0
+  if not placed then
+    mods.vertical, mods.split = true, 'botright'
+  end
+  vim.cmd.new({ mods = mods })
+  local env = M.env(cmd)
+  local started
+  if vim.fn.has('nvim-0.11') == 1 then
+    started = vim.fn.jobstart(cmd, { term = true, env = env })
+  else
+    started = vim.fn.termopen(cmd, { env = env })
+  end
+  if started <= 0 then
+    vim.cmd.close()
+    vim.notify(('gangway: cannot start "%s"'):format(cmd), vim.log.levels.ERROR)
+    return nil
+  end
+  vim.cmd.startinsert()
+  return vim.api.nvim_get_current_buf()
+end
+
+return M

@@ -1,0 +1,406 @@
+//! The Lua face: options, loading, what is said when that fails, health, terminals, statusline,
+//! events.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::harness::*;
+
+/// The plugin on the runtimepath, nothing set up, this library named.
+fn with_library(path: &Path) -> Nvim {
+    Nvim::builder().no_setup().env("GANGWAY_LIBRARY", path).start()
+}
+
+fn complaints(nvim: &Nvim) -> Vec<String> {
+    nvim.lua("return require('gangway').problems", ())
+}
+
+fn health(nvim: &Nvim) -> Value {
+    nvim.lua("return require('gangway.health').collect()", ())
+}
+
+/// `:checkhealth gangway`, as text.
+fn check(nvim: &Nvim) -> String {
+    nvim.cmd("checkhealth gangway");
+    nvim.lua("return table.concat(vim.api.nvim_buf_get_lines(0, 0, -1, false), '\\n')", ())
+}
+
+/// Asks the plugin for something it needs its library for; what the user is told then.
+fn told_without_a_library(nvim: &Nvim) -> String {
+    nvim.cmd("IdeStart");
+    nvim.cmd("IdeStart");
+    let told = nvim.notifications();
+    assert_eq!(told.len(), 1, "said once: {told:?}");
+    assert!(!told[0].contains("stack traceback"), "{}", told[0]);
+    told[0].clone()
+}
+
+// ---- options
+
+#[test]
+fn a_wrong_option_is_named_by_its_full_path_and_the_rest_counts() {
+    let nvim = Nvim::builder()
+        .opts(json!({
+            "review": { "keys": { "accept": 5, "reject": "gr" }, "focus": "sometimes" },
+            "contxt": {},
+            "agents": { "pi": { "enabled": "yes" } },
+        }))
+        .start();
+    let expected = [
+        "agents.pi.enabled: wants true or false, got \"yes\"",
+        "contxt: no such option (see :help gangway-config)",
+        "review.focus: wants \"auto\", \"never\", \"always\", got \"sometimes\"",
+        "review.keys.accept: wants a key such as \"<localleader>a\", or false, got the number 5",
+    ];
+    let mut found = complaints(&nvim);
+    found.sort();
+    assert_eq!(found, expected);
+    let told = nvim.notifications();
+    assert_eq!(told.len(), expected.len(), "each is said once: {told:?}");
+    nvim.lock(Dialect::Pi);
+    assert!(check(&nvim).contains(expected[3]));
+}
+
+#[test]
+fn the_documented_defaults_are_valid() {
+    let nvim = Nvim::builder()
+        .no_setup()
+        .after("require('gangway').setup(vim.deepcopy(require('gangway.config').defaults))")
+        .start();
+    nvim.cmd("IdeStart");
+    nvim.lock(Dialect::Claude);
+    assert_eq!(complaints(&nvim), Vec::<String>::new());
+    assert_eq!(nvim.notifications(), Vec::<String>::new());
+}
+
+#[test]
+fn no_option_is_no_table_and_setup_says_so() {
+    for wrong in ["5", "'x'", "true"] {
+        let nvim =
+            Nvim::builder().no_setup().after(&format!("require('gangway').setup({wrong})")).start();
+        nvim.cmd("IdeStart");
+        nvim.lock(Dialect::Pi);
+        let found = complaints(&nvim);
+        assert!(found.len() == 1 && found[0].starts_with("setup(): wants a table"), "{found:?}");
+    }
+}
+
+#[test]
+fn a_second_setup_takes_the_place_of_the_first() {
+    let nvim = Nvim::builder().opts(json!({ "reviw": 1 })).start();
+    nvim.lock(Dialect::Pi);
+    assert_eq!(complaints(&nvim).len(), 1);
+    nvim.lua::<Value>("require('gangway').setup({ agents = { pi = { enabled = false } } })", ());
+    assert_eq!(complaints(&nvim), Vec::<String>::new());
+    nvim.wait_until("Pi's lock file to vanish", || nvim.locks(Dialect::Pi).is_empty());
+    nvim.lock(Dialect::Claude);
+}
+
+#[test]
+fn nothing_is_loaded_before_it_is_used() {
+    let nvim = Nvim::builder().no_setup().start();
+    let loaded = "return vim.tbl_filter(function(name) return name:match('^gangway') end, \
+                  vim.tbl_keys(package.loaded))";
+    assert_eq!(nvim.lua::<Value>(loaded, ()), json!([]));
+    nvim.lua::<Value>("require('gangway').statusline(); require('gangway').status()", ());
+    assert_eq!(nvim.lua::<Value>("return package.loaded.gangway_native ~= nil", ()), json!(false));
+    nvim.cmd("IdeStart");
+    nvim.lock(Dialect::Pi);
+}
+
+// ---- loading
+
+#[test]
+fn a_missing_library_is_one_message_with_every_path_and_the_next_step() {
+    let nvim =
+        Nvim::builder().no_setup().unset("GANGWAY_LIBRARY").unset("CARGO_TARGET_DIR").start();
+    // A root without any library, whatever lies in this checkout.
+    nvim.lua::<Value>("require('gangway.native').root = '/no such/plugin'", ());
+    let told = told_without_a_library(&nvim);
+    for part in [
+        "/no such/plugin/lib/libgangway",
+        "/no such/plugin/target/release/libgangway",
+        "not found",
+        "require(\"gangway.build\").install()",
+        "cargo build --release",
+    ] {
+        assert!(told.contains(part), "{part:?} in {told}");
+    }
+    let seen = health(&nvim);
+    assert_eq!(seen["library"]["tried"].as_array().map(Vec::len), Some(2));
+    assert_eq!(seen["running"], json!(false));
+    let text = check(&nvim);
+    assert!(text.contains("No library") && text.contains("not found"), "{text}");
+    nvim.cmd("IdeStatus");
+    nvim.cmd("IdeLog");
+}
+
+#[test]
+fn a_path_that_the_user_names_is_the_only_one_tried() {
+    let nvim = with_library(Path::new("/no/such/library.so"));
+    let told = told_without_a_library(&nvim);
+    assert!(told.contains("/no/such/library.so: not found"), "{told}");
+    assert!(told.contains("$GANGWAY_LIBRARY names it"), "{told}");
+    nvim.lua::<Value>("vim.g.gangway_library = '~/mine.so'", ());
+    let tried: Vec<String> = nvim.lua("return require('gangway.native').candidates()", ());
+    assert_eq!(tried, [nvim.home.join("mine.so").display().to_string()]);
+}
+
+#[test]
+fn broken_libraries_are_said_to_be_broken() {
+    let folder = tempfile::tempdir().unwrap();
+    let make = |name: &str, bytes: &[u8]| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, bytes).unwrap();
+        path
+    };
+    let nvim = Nvim::start();
+    let real = std::fs::read(nvim.env("GANGWAY_LIBRARY").unwrap()).unwrap();
+    let cases = [
+        (make("empty.so", b""), "is empty"),
+        (make("text.so", b"#!/bin/sh\n"), "text.so"),
+        (make("truncated.so", &real[..real.len() / 3]), "truncated.so"),
+        (folder.path().to_owned(), "is a directory"),
+    ];
+    for (path, says) in cases {
+        let nvim = with_library(&path);
+        let told = told_without_a_library(&nvim);
+        assert!(told.contains(says), "{says:?} in {told}");
+        assert!(health(&nvim)["library"]["problem"].is_string());
+        check(&nvim);
+    }
+}
+
+#[test]
+fn a_library_of_something_else_is_refused() {
+    // Any shared object that is no plugin: Rust's own standard library would do, libc is nearer.
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let Some(libc) = maps.lines().find_map(|line| {
+        let path = &line[line.find('/')?..];
+        path.contains("/libc.so").then(|| path.to_owned())
+    }) else {
+        return;
+    };
+    let nvim = with_library(Path::new(&libc));
+    let told = told_without_a_library(&nvim);
+    assert!(told.contains("luaopen_gangway_native"), "{told}");
+}
+
+#[test]
+fn a_library_of_another_version_says_what_to_do() {
+    let nvim =
+        Nvim::builder().no_setup().before("package.loaded['gangway.version'] = '9.9.9'").start();
+    let told = told_without_a_library(&nvim);
+    assert!(told.contains(env!("CARGO_PKG_VERSION")) && told.contains("9.9.9"), "{told}");
+    assert!(told.contains("restart Neovim"), "{told}");
+    assert!(check(&nvim).contains("9.9.9"));
+}
+
+// ---- health
+
+#[test]
+fn health_knows_what_there_is_to_know() {
+    let nvim = Nvim::builder().env("https_proxy", "http://proxy").unset("no_proxy").start();
+    let lock = nvim.lock(Dialect::Claude);
+    let agent = Client::connect(&nvim, Dialect::Claude);
+    let seen = health(&nvim);
+    assert_eq!(seen["port"], json!(lock.port));
+    assert_eq!(seen["library"]["version"], json!(env!("CARGO_PKG_VERSION")));
+    let locks = seen["locks"].as_array().unwrap();
+    assert_eq!(locks.len(), 2);
+    assert!(locks.iter().all(|l| l["mode"] == "600" && l["directory_mode"] == "700"), "{locks:?}");
+    assert_eq!(seen["clients"].as_array().map(Vec::len), Some(1));
+    assert_eq!(seen["proxies"], json!(["https_proxy"]));
+    let served = |name: &str| {
+        let agents = seen["agents"].as_array().unwrap();
+        agents.iter().find(|a| a["name"].as_str().unwrap().starts_with(name)).unwrap()["served"]
+            == json!(true)
+    };
+    assert!(served("Pi") && served("Claude Code"));
+    assert!(!served("aivyx") && !served("Rivumi"));
+    let text = check(&nvim);
+    for part in
+        ["listening on 127.0.0.1", "https_proxy is set", "manual permission mode", "sharing is on"]
+    {
+        assert!(text.contains(part), "{part:?} in {text}");
+    }
+    drop(agent);
+}
+
+#[test]
+fn health_names_another_editor_of_the_same_folder() {
+    let first = Nvim::start();
+    first.lock(Dialect::Claude);
+    let second = Nvim::builder().home(&first.home).cwd(&first.cwd).start();
+    second.lock(Dialect::Claude);
+    let rivals = health(&second)["rivals"].as_array().cloned().unwrap_or_default();
+    assert_eq!(rivals.len(), 1, "{rivals:?}");
+    assert!(check(&second).contains("another editor is open for this folder"));
+}
+
+#[test]
+fn agents_that_speak_through_files_are_seen_to_be_served() {
+    let nvim = Nvim::builder()
+        .before("vim.fn.mkdir(vim.env.XDG_STATE_HOME .. '/aivyx-coder', 'p'); vim.fn.mkdir('.looplane')")
+        .write("a.txt", "a\n")
+        .start();
+    nvim.edit("a.txt");
+    nvim.wait_until("both to be served", || {
+        let seen = health(&nvim);
+        let agents = seen["agents"].as_array().unwrap();
+        agents.iter().all(|agent| agent["served"] == json!(true))
+    });
+    assert!(check(&nvim).contains("aivyx-coder: served through"));
+}
+
+// ---- terminals
+
+#[test]
+fn terminals_are_told_the_port_and_to_leave_the_proxy_aside() {
+    let nvim = Nvim::builder().env("no_proxy", "intra.example, 10.0.0.1").unset("NO_PROXY").start();
+    let port = nvim.lock(Dialect::Claude).port;
+    let env = |arg: &str| -> Value {
+        nvim.lua(&format!("return require('gangway').terminal_env({arg})"), ())
+    };
+    let wanted = "intra.example,10.0.0.1,127.0.0.1,localhost";
+    assert_eq!(
+        env(""),
+        json!({ "CLAUDE_CODE_SSE_PORT": port.to_string(), "no_proxy": wanted, "NO_PROXY": wanted })
+    );
+    assert_eq!(env("'/usr/bin/opencode -c'"), json!({ "no_proxy": wanted, "NO_PROXY": wanted }));
+    nvim.lua::<Value>("vim.env.no_proxy = '*'", ());
+    assert_eq!(env("")["NO_PROXY"], json!("*"));
+    nvim.lua::<Value>("vim.env.no_proxy = '127.0.0.1'; vim.env.NO_PROXY = nil", ());
+    assert_eq!(env("")["no_proxy"], json!("127.0.0.1,localhost"), "nothing twice");
+    nvim.cmd("IdeStop");
+    assert_eq!(env("").get("CLAUDE_CODE_SSE_PORT"), None);
+}
+
+#[test]
+fn ide_agent_runs_a_program_that_knows_this_neovim() {
+    let nvim = Nvim::builder().no_setup().start();
+    nvim.cmd("IdeAgent printenv CLAUDE_CODE_SSE_PORT NO_PROXY && sleep 60");
+    let port = nvim.lock(Dialect::Claude).port.to_string();
+    nvim.wait_until("the terminal to show the port", || nvim.lines(0).contains(&port));
+    assert!(nvim.lines(0).iter().any(|line| line.contains("127.0.0.1,localhost")));
+    assert_eq!(nvim.lua::<String>("return vim.bo.buftype", ()), "terminal");
+    let layout: Value = nvim.lua("return vim.fn.winlayout()", ());
+    assert_eq!(layout[0], "row", "beside, not below: {layout}");
+    nvim.lua::<Value>("vim.cmd.stopinsert(); vim.cmd('tab IdeAgent sleep 60')", ());
+    assert_eq!(nvim.lua::<i64>("return vim.fn.tabpagenr('$')", ()), 2);
+    nvim.lua::<Value>("for _, c in ipairs(vim.api.nvim_list_chans()) do if c.mode == 'terminal' then vim.fn.jobstop(c.id) end end", ());
+}
+
+#[test]
+fn ide_agent_says_when_there_is_no_such_program() {
+    let nvim = Nvim::builder().no_setup().start();
+    nvim.cmd("IdeAgent no-such-agent --flag");
+    let told = nvim.notifications();
+    assert_eq!(told, ["gangway: there is no program \"no-such-agent\" in $PATH"]);
+    assert_eq!(nvim.lua::<i64>("return #vim.api.nvim_list_wins()", ()), 1);
+}
+
+// ---- statusline and events
+
+#[test]
+fn the_statusline_counts_agents_and_reviews() {
+    let nvim = Nvim::builder().write("a.txt", "one\n").start();
+    let line = || nvim.lua::<String>("return require('gangway').statusline()", ());
+    nvim.lock(Dialect::Pi);
+    assert_eq!(line(), "");
+    let agent = Client::connect(&nvim, Dialect::Pi);
+    nvim.wait_until("one agent", || line() == "1 agent");
+    let pending = agent.open_diff(nvim.path("a.txt"), "two\n");
+    let review = nvim.shown(&pending);
+    assert_eq!(line(), "1 agent · 1 review");
+    nvim.cmd("IdeShare off");
+    assert_eq!(line(), "1 agent · 1 review · not sharing");
+    nvim.reject(&review);
+    assert_eq!(pending.verdict(), Verdict::Rejected);
+    nvim.wait_until("the review to be gone", || line() == "1 agent · not sharing");
+}
+
+#[test]
+fn events_tell_the_whole_story_in_order() {
+    let nvim = Nvim::builder().file("a.txt", "one\n").start();
+    let agent = Client::connect(&nvim, Dialect::Claude);
+    nvim.wait_until("the connection", || {
+        nvim.events().iter().any(|event| event["name"] == "GangwayConnected")
+    });
+    nvim.cmd("1IdeSend");
+    let pending = agent.open_diff(nvim.path("a.txt"), "two\n");
+    let review = nvim.shown(&pending);
+    nvim.accept(&review);
+    assert_eq!(pending.verdict(), Verdict::Saved("two\n".into()));
+    nvim.wait_until("the end of the review", || {
+        nvim.events().iter().any(|event| event["name"] == "GangwayReviewClosed")
+    });
+    drop(agent);
+    nvim.wait_until("the agent to go", || {
+        nvim.events().iter().any(|event| event["name"] == "GangwayDisconnected")
+    });
+    nvim.cmd("IdeStop");
+    let events = nvim.events();
+    let names: Vec<&str> = events.iter().map(|event| event["name"].as_str().unwrap()).collect();
+    assert_eq!(
+        names,
+        [
+            "GangwayStarted",
+            "GangwayConnected",
+            "GangwaySent",
+            "GangwayReviewOpened",
+            "GangwayReviewClosed",
+            "GangwayDisconnected",
+            "GangwayStopped"
+        ]
+    );
+    let data = |name: &str| &events.iter().find(|event| event["name"] == name).unwrap()["data"];
+    assert!(data("GangwayStarted")["port"].is_number());
+    assert_eq!(data("GangwayConnected")["name"], "Claude Code");
+    assert_eq!(data("GangwaySent")["path"], json!(nvim.path("a.txt")));
+    assert_eq!(
+        (&data("GangwaySent")["line1"], &data("GangwaySent")["line2"]),
+        (&json!(1), &json!(1))
+    );
+    let opened = data("GangwayReviewOpened");
+    assert_eq!(opened["buffers"], json!([review.left.buf, review.right.buf]));
+    assert_eq!((&opened["kind"], &opened["origin"]), (&json!("write"), &json!("Claude Code")));
+    assert_eq!(data("GangwayReviewClosed")["verdict"], "accepted");
+}
+
+#[test]
+fn a_users_own_map_in_the_panes_accepts() {
+    let nvim = Nvim::builder()
+        .after(
+            "vim.api.nvim_create_autocmd('User', { pattern = 'GangwayReviewOpened', callback = function(event)
+               for _, buf in ipairs(event.data.buffers) do
+                 vim.keymap.set('n', 'ga', '<Plug>(gangway-accept)', { buffer = buf })
+               end
+             end })",
+        )
+        .write("a.txt", "one\n")
+        .start();
+    let agent = Client::connect(&nvim, Dialect::Pi);
+    let pending = agent.open_diff(nvim.path("a.txt"), "two\n");
+    let review = nvim.shown(&pending);
+    nvim.keys_in(&review.left, "ga");
+    assert_eq!(pending.verdict(), Verdict::Saved("two\n".into()));
+}
+
+#[test]
+fn the_commands_complete_and_refuse_nonsense() {
+    let nvim = Nvim::start();
+    nvim.lock(Dialect::Pi);
+    let complete = |line: &str| -> Vec<String> {
+        nvim.lua("return vim.fn.getcompletion(..., 'cmdline')", (line,))
+    };
+    assert_eq!(complete("IdeShare "), ["on", "off", "toggle"]);
+    assert_eq!(complete("IdeShare o"), ["on", "off"]);
+    nvim.cmd("IdeShare perhaps");
+    nvim.cmd("IdeAccept 77");
+    nvim.cmd("IdeReviews");
+    let told = nvim.notifications();
+    assert_eq!(told.len(), 3, "{told:?}");
+    assert!(told.iter().all(|text| text.starts_with("gangway: ")), "{told:?}");
+}

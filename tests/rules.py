@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+"""Rules of ARCHITECTURE.md that can be read off the sources, and off the library.
+
+    rules.py                  who may know whom
+    rules.py --library LIB    also: what the library imports
+"""
+
+import argparse
+import glob
+import os
+import re
+import struct
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ROOMS = {"agents", "config", "context", "editor", "files", "log", "panic", "plugin", "review", "server", "sharing"}
+# Which rooms a room may name beside itself.
+MAY_KNOW = {
+    "context": set(),
+    "review": set(),
+    "agents": {"context", "review", "files"},
+    "server": {"agents", "files"},
+    "editor": ROOMS - {"plugin", "server", "sharing"},
+    "plugin": ROOMS,
+    "files": set(),
+    "log": set(),
+    "panic": set(),
+    "config": {"log"},
+    "sharing": {"context", "files"},
+}
+# Which rooms may name a crate.
+OF_CRATE = {
+    "nvim_oxi": {"editor", "plugin", "lib"},
+    "mlua": {"editor", "plugin", "lib"},
+    "serde_json": {"agents", "server"},
+    "tokio": {"agents", "server", "editor", "plugin"},
+    "axum": {"server"},
+}
+
+
+def room_of(path):
+    return os.path.relpath(path, os.path.join(ROOT, "src")).split(os.sep)[0].removesuffix(".rs")
+
+
+def sources():
+    problems = []
+    for path in sorted(glob.glob(os.path.join(ROOT, "src", "**", "*.rs"), recursive=True)):
+        with open(path, encoding="utf-8") as f:
+            text = f.read().split("#[cfg(test)]")[0]
+        code = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("//"))
+        room, name = room_of(path), os.path.relpath(path, ROOT)
+        known = set(re.findall(r"\bcrate::(\w+)", code)) & ROOMS
+        for other in sorted(known - {room} - MAY_KNOW.get(room, ROOMS)):
+            problems.append(f"{name}: {room} may not know {other}")
+        for crate, rooms in OF_CRATE.items():
+            if room not in rooms and re.search(rf"\b{crate}(::|\b.*;)", code):
+                problems.append(f"{name}: {crate} is not for {room}")
+    return problems
+
+
+def undefined(path):
+    """The symbols an ELF library imports; None for another format."""
+    with open(path, "rb") as f:
+        data = f.read()
+    if data[:6] != b"\x7fELF\x02\x01":
+        return None
+    at, = struct.unpack_from("<Q", data, 0x28)
+    size, count = struct.unpack_from("<HH", data, 0x3A)
+    sections = [struct.unpack_from("<IIQQQQIIQQ", data, at + i * size) for i in range(count)]
+    names = []
+    for section in sections:
+        if section[1] != 11:  # SHT_DYNSYM
+            continue
+        strings = sections[section[6]][4]
+        for entry in range(section[4], section[4] + section[5], 24):
+            name, _, _, where = struct.unpack_from("<IBBH", data, entry)
+            if name and where == 0:
+                names.append(data[strings + name:data.index(b"\0", strings + name)].decode())
+    return names
+
+
+def imports(path):
+    names = undefined(path)
+    if names is None:
+        print("not an ELF library: its imports were not read")
+        return []
+    if not any(name.startswith("lua_") for name in names):
+        return [f"{path} imports nothing of Lua: is it the library?"]
+    wrong = [name for name in names if name.startswith("nvim_")]
+    return [f"the library imports {name}: its layout differs between Neovims" for name in wrong]
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Checks the rules of ARCHITECTURE.md.")
+    parser.add_argument("--library", help="the built library")
+    args = parser.parse_args()
+    problems = sources() + (imports(args.library) if args.library else [])
+    for problem in problems:
+        print(f"rules: {problem}")
+    if not problems:
+        print("the rules hold")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

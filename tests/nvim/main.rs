@@ -26,6 +26,7 @@ mod handshake;
 mod harness_works;
 mod lifecycle;
 mod lua_face;
+mod modes;
 mod review;
 mod selection;
 mod soak;

@@ -420,3 +420,19 @@ async fn mentions_go_to_the_one_that_is_meant() {
     assert_eq!(rig.mcp.mention(Some(list[0].id), &mention), Err(MentionError::Gone));
     drop(pi);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_was_taken_back_is_not_answered_not_even_at_the_end() {
+    let mut rig = Rig::new().await;
+    rig.host.busy.store(true, std::sync::atomic::Ordering::Relaxed);
+    let mut client = rig.client(Family::Pi).await;
+    let taken_back = client.ask_tool("getOpenEditors", json!({})).await;
+    let other = client.ask_tool("getOpenEditors", json!({})).await;
+    client.notify("notifications/cancelled", json!({"requestId": taken_back})).await;
+    client.call("ping", json!({})).await;
+    let stopping = tokio::spawn(async move { rig.stop().await });
+    let (heard, _) = client.until_closed().await;
+    let answered: Vec<&Value> = heard.iter().map(|message| &message["id"]).collect();
+    assert_eq!(answered, [&other]);
+    stopping.await.unwrap();
+}

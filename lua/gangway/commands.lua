@@ -106,7 +106,7 @@ function M.status_lines()
   end
   section('Agents', vim.tbl_map(client, s.clients))
   section('Reviews', vim.tbl_map(describe, s.reviews))
-  section('Lock files', s.lock_files)
+  section('Lock files', vim.tbl_map(function(path) return vim.fn.fnamemodify(path, ':~') end, s.lock_files))
   local notes = vim.list_extend({}, s.notes or {})
   if vim.iter(s.clients):any(function(client) return client.name == 'Claude Code' end) then
     notes[#notes + 1] = 'Claude Code shows diffs here only in its manual permission mode (shift+tab there)'

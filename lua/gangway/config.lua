@@ -1,5 +1,5 @@
 -- The defaults, and the types of what users write (SetupOpts) and what is in force (Config).
--- The library validates (src/config.rs); a test keeps the two in step.
+-- The library validates (src/config.rs); tests/docs.py keeps the two, and the help, in step.
 local M = {}
 
 ---@class gangway.Config

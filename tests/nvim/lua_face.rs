@@ -159,8 +159,9 @@ fn broken_libraries_are_said_to_be_broken() {
     let real = std::fs::read(nvim.env("GANGWAY_LIBRARY").unwrap()).unwrap();
     let cases = [
         (make("empty.so", b""), "is empty"),
+        (make("end-missing.so", &real[..real.len() - 1]), "is cut short"),
         (make("text.so", b"#!/bin/sh\n"), "text.so"),
-        (make("truncated.so", &real[..real.len() / 3]), "truncated.so"),
+        (make("truncated.so", &real[..real.len() / 3]), "is cut short"),
         (folder.path().to_owned(), "is a directory"),
     ];
     for (path, says) in cases {

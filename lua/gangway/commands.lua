@@ -3,7 +3,7 @@ local M = {}
 
 local gangway = require('gangway')
 
-local function warn(message) vim.notify('gangway: ' .. message, vim.log.levels.WARN, { title = 'gangway' }) end
+local function warn(message) require('gangway.message')(message, vim.log.levels.WARN) end
 
 function M.start() gangway.start() end
 function M.stop() gangway.stop() end
@@ -37,7 +37,7 @@ function M.share(args)
     return warn('IdeShare: wants on, off or toggle')
   end
   local sharing = gangway.share(args.args ~= '' and args.args or nil)
-  vim.notify('gangway: sharing is ' .. (sharing and 'on' or 'off') .. ' for this project')
+  require('gangway.message')('sharing is ' .. (sharing and 'on' or 'off') .. ' for this project')
 end
 
 function M.send(args)

@@ -239,8 +239,9 @@ def main():
                 problem(f"{what} shows {name} = {shown!r}, the default is {lua.get(name)!r}")
     annotations = read("lua", "gangway", "config.lua")
     for name in options:
-        if not re.search(rf"\b{name.split('.')[-1]}\b\??:? ", annotations.split("M.defaults")[0]):
-            problem(f"option {name} has no type in config.lua")
+        typed = re.findall(rf"\b{name.split('.')[-1]}\b\??:? ", annotations.split("M.defaults")[0])
+        if len(typed) < 2:
+            problem(f"option {name} has no type in both Config and SetupOpts of config.lua")
 
     version = re.search(r'^version = "(.*)"', read("Cargo.toml"), re.M).group(1)
     if f"'{version}'" not in read("lua", "gangway", "version.lua"):

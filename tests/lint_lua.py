@@ -14,6 +14,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 STYLUA = "2.5.2"
@@ -52,12 +53,11 @@ def compiles(nvim):
         files += glob.glob(os.path.join(folder, "**", "*.lua"), root_dir=ROOT, recursive=True)
     code = ("local bad = false; for _, name in ipairs(_G.arg) do local chunk, err = loadfile(name); "
             "if not chunk then bad = true; io.stderr:write(err, '\\n') end end; os.exit(bad and 1 or 0)")
-    script = os.path.join(ROOT, "target", "loadfile.lua")
-    os.makedirs(os.path.dirname(script), exist_ok=True)
-    with open(script, "w", encoding="utf-8") as f:
-        f.write(code)
-    done = subprocess.run([nvim, "--clean", "--headless", "-l", script, *sorted(files)], cwd=ROOT,
-                          stdin=subprocess.DEVNULL, check=False)
+    with tempfile.NamedTemporaryFile("w", suffix=".lua", encoding="utf-8") as script:
+        script.write(code)
+        script.flush()
+        done = subprocess.run([nvim, "--clean", "--headless", "-l", script.name, *sorted(files)], cwd=ROOT,
+                              stdin=subprocess.DEVNULL, check=False)
     print(f"{len(files)} Lua files " + ("compile" if done.returncode == 0 else "were compiled"))
     return done.returncode == 0
 

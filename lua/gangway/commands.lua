@@ -3,7 +3,7 @@ local M = {}
 
 local gangway = require('gangway')
 
-local function warn(message) vim.notify('gangway: ' .. message, vim.log.levels.WARN, { title = 'gangway' }) end
+local function warn(message) require('gangway.message')(message, vim.log.levels.WARN) end
 
 function M.start() gangway.start() end
 function M.stop() gangway.stop() end
@@ -37,7 +37,7 @@ function M.share(args)
     return warn('IdeShare: wants on, off or toggle')
   end
   local sharing = gangway.share(args.args ~= '' and args.args or nil)
-  vim.notify('gangway: sharing is ' .. (sharing and 'on' or 'off') .. ' for this project')
+  require('gangway.message')('sharing is ' .. (sharing and 'on' or 'off') .. ' for this project')
 end
 
 function M.send(args)
@@ -106,7 +106,7 @@ function M.status_lines()
   end
   section('Agents', vim.tbl_map(client, s.clients))
   section('Reviews', vim.tbl_map(describe, s.reviews))
-  section('Lock files', s.lock_files)
+  section('Lock files', vim.tbl_map(function(path) return vim.fn.fnamemodify(path, ':~') end, s.lock_files))
   local notes = vim.list_extend({}, s.notes or {})
   if vim.iter(s.clients):any(function(client) return client.name == 'Claude Code' end) then
     notes[#notes + 1] = 'Claude Code shows diffs here only in its manual permission mode (shift+tab there)'

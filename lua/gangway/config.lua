@@ -1,5 +1,5 @@
 -- The defaults, and the types of what users write (SetupOpts) and what is in force (Config).
--- The library validates (src/config.rs); a test keeps the two in step.
+-- The library validates (src/config.rs); tests/docs.py keeps the two, and the help, in step.
 local M = {}
 
 ---@class gangway.Config
@@ -28,12 +28,32 @@ local M = {}
 ---@field bell boolean
 ---@field keys { accept: string|false, reject: string|false, always: string|false, drop_hunk: string|false }
 
+--- What users write: every field may be left out.
 ---@class (exact) gangway.SetupOpts
 ---@field auto_start? boolean|"always"
----@field agents? table
----@field context? table
----@field review? table
----@field log_level? string
+---@field agents? gangway.setup.Agents
+---@field context? gangway.setup.Context
+---@field review? gangway.setup.Review
+---@field log_level? "off"|"error"|"warn"|"info"|"debug"|"trace"
+
+---@class (exact) gangway.setup.Agents
+---@field pi? { enabled?: boolean }
+---@field claude? { enabled?: boolean, diffs?: boolean }
+---@field aivyx? { enabled?: boolean|"auto", approvals?: boolean }
+---@field rivumi? { enabled?: boolean|"auto", websocket_url?: string }
+
+---@class (exact) gangway.setup.Context
+---@field enabled? boolean
+---@field debounce_ms? number
+---@field max_wait_ms? number
+---@field exclude? string[]
+---@field root? string|(fun(): string|string[])
+
+---@class (exact) gangway.setup.Review
+---@field layout? "tab"
+---@field focus? "auto"|"never"|"always"
+---@field bell? boolean
+---@field keys? { accept?: string|false, reject?: string|false, always?: string|false, drop_hunk?: string|false }
 
 ---@type gangway.Config
 M.defaults = {

@@ -163,7 +163,7 @@ function M.collect()
   local status = gangway.status()
   local version = vim.version()
   return {
-    neovim = tostring(version),
+    neovim = ('%d.%d.%d%s'):format(version.major, version.minor, version.patch, version.prerelease and '-dev' or ''),
     supported = vim.fn.has('nvim-0.10') == 1,
     version = require('gangway.version'),
     root = native.root,
@@ -192,6 +192,10 @@ function M.collect()
   }
 end
 
+--- As a user reads it.
+---@param path string
+local function short(path) return vim.fn.fnamemodify(path, ':~') end
+
 local function installation(data)
   local h = vim.health
   h.start('Installation')
@@ -200,10 +204,10 @@ local function installation(data)
   else
     h.error('Neovim ' .. data.neovim, 'gangway needs 0.10 or newer')
   end
-  h.info(('Plugin %s in %s'):format(data.version, data.root))
+  h.info(('Plugin %s in %s'):format(data.version, short(data.root)))
   local library = data.library
   if library.version then
-    h.ok(('Library %s: %s'):format(library.version, library.path or 'loaded before'))
+    h.ok(('Library %s: %s'):format(library.version, short(library.path or 'loaded before')))
     return
   end
   h.error('No library: ' .. (library.problem or ''):gsub('\n.*', ''), vim.split(native.advice(), '\n'))
@@ -247,7 +251,11 @@ local function server(data)
     h.warn('not listening yet')
   end
   for _, lock in ipairs(data.locks) do
-    local line = ('%s (%s, folder %s)'):format(lock.path, lock.mode or 'missing', lock.directory_mode or 'missing')
+    local line = ('%s (%s, folder %s)'):format(
+      short(lock.path),
+      lock.mode or 'missing',
+      lock.directory_mode or 'missing'
+    )
     if lock.mode == '600' and lock.directory_mode == '700' then
       h.ok(line)
     elseif not lock.mode then
@@ -270,7 +278,7 @@ local function connections(data)
   local h = vim.health
   h.start('Agents')
   for _, agent in ipairs(data.agents) do
-    local where = agent.directory and (' through ' .. agent.directory) or ''
+    local where = agent.directory and (' through ' .. short(agent.directory)) or ''
     if agent.enabled == false then
       h.info(agent.name .. ': switched off')
     elseif agent.served then
@@ -279,7 +287,7 @@ local function connections(data)
       h.info(
         ('%s: no folder of its own%s, so it is left alone'):format(
           agent.name,
-          where ~= '' and ' (' .. agent.directory .. ')' or ' in this project'
+          where ~= '' and ' (' .. short(agent.directory) .. ')' or ' in this project'
         )
       )
     else
@@ -302,7 +310,7 @@ end
 local function log(data)
   local h = vim.health
   h.start('Log')
-  h.info(data.log)
+  h.info(short(data.log))
   for _, line in ipairs(data.errors) do
     h.warn(line)
   end

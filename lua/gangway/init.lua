@@ -14,7 +14,7 @@ M.problems = {}
 ---@type string|(fun(): string|string[])|nil
 M._root = nil
 
-local function notify(message, level) vim.notify('gangway: ' .. message, level, { title = 'gangway' }) end
+local function notify(message, level) require('gangway.message')(message, level) end
 
 --- Says it once in this Neovim, so that a broken library is not a message at every step.
 local function complain_once(message)

@@ -65,6 +65,25 @@ function M.advice()
   )
 end
 
+--- An ELF file ends with its section headers. One that was cut short (a full disk, a download that
+--- broke off) is mapped all the same, and Neovim dies of SIGBUS at the first missing page.
+---@param path string
+---@param size integer
+local function is_cut_short(path, size)
+  local file = io.open(path, 'rb')
+  local head = file and file:read(64) or ''
+  if file then file:close() end
+  if #head < 64 or head:sub(1, 6) ~= '\127ELF\2\1' then return false end
+  local function number(at, bytes)
+    local value = 0
+    for i = bytes, 1, -1 do
+      value = value * 256 + head:byte(at + i)
+    end
+    return value
+  end
+  return size < number(0x28, 8) + number(0x3A, 2) * number(0x3C, 2)
+end
+
 ---@param path string
 ---@return table? native
 ---@return string? problem
@@ -73,6 +92,7 @@ local function try(path)
   if not stat then return nil, code == 'ENOENT' and 'not found' or ('cannot be read (%s)'):format(code) end
   if stat.type ~= 'file' then return nil, 'is a ' .. stat.type end
   if stat.size == 0 then return nil, 'is empty' end
+  if is_cut_short(path, stat.size) then return nil, 'is cut short' end
   local open, err = package.loadlib(path, SYMBOL)
   if not open then return nil, (tostring(err):gsub('\n.*', '')) end
   local ok, failed = pcall(open)

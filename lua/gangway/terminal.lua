@@ -49,7 +49,7 @@ function M.open(cmd, mods)
   local name = program(cmd)
   if not name then return nil end
   if name:match('^[%w_./~+-]+$') and vim.fn.executable(name) == 0 then
-    vim.notify(('gangway: there is no program "%s" in $PATH'):format(name), vim.log.levels.ERROR)
+    require('gangway.message')(('there is no program "%s" in $PATH'):format(name), vim.log.levels.ERROR)
     return nil
   end
   local gangway = require('gangway')
@@ -70,7 +70,7 @@ function M.open(cmd, mods)
   end
   if started <= 0 then
     vim.cmd.close()
-    vim.notify(('gangway: cannot start "%s"'):format(cmd), vim.log.levels.ERROR)
+    require('gangway.message')(('cannot start "%s"'):format(cmd), vim.log.levels.ERROR)
     return nil
   end
   vim.cmd.startinsert()

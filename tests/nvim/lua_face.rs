@@ -2,6 +2,7 @@
 //! events.
 
 use std::path::Path;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -30,6 +31,7 @@ fn check(nvim: &Nvim) -> String {
 fn told_without_a_library(nvim: &Nvim) -> String {
     nvim.cmd("IdeStart");
     nvim.cmd("IdeStart");
+    nvim.settle(Duration::from_millis(50));
     let told = nvim.notifications();
     assert_eq!(told.len(), 1, "said once: {told:?}");
     assert!(!told[0].contains("stack traceback"), "{}", told[0]);
@@ -159,8 +161,9 @@ fn broken_libraries_are_said_to_be_broken() {
     let real = std::fs::read(nvim.env("GANGWAY_LIBRARY").unwrap()).unwrap();
     let cases = [
         (make("empty.so", b""), "is empty"),
+        (make("end-missing.so", &real[..real.len() - 1]), "is cut short"),
         (make("text.so", b"#!/bin/sh\n"), "text.so"),
-        (make("truncated.so", &real[..real.len() / 3]), "truncated.so"),
+        (make("truncated.so", &real[..real.len() / 3]), "is cut short"),
         (folder.path().to_owned(), "is a directory"),
     ];
     for (path, says) in cases {
@@ -296,6 +299,7 @@ fn ide_agent_runs_a_program_that_knows_this_neovim() {
 fn ide_agent_says_when_there_is_no_such_program() {
     let nvim = Nvim::builder().no_setup().start();
     nvim.cmd("IdeAgent no-such-agent --flag");
+    nvim.settle(Duration::from_millis(50));
     let told = nvim.notifications();
     assert_eq!(told, ["gangway: there is no program \"no-such-agent\" in $PATH"]);
     assert_eq!(nvim.lua::<i64>("return #vim.api.nvim_list_wins()", ()), 1);

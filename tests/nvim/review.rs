@@ -64,6 +64,43 @@ fn what_the_user_changed_in_the_proposal_is_what_the_agent_gets() {
     assert_eq!(pending.verdict(), Verdict::Saved("one\nTWO\nthreemore\n".into()));
 }
 
+/// What the agent gets when the user adds a line to the proposal `one`, `  TWO` of a file that their
+/// buffer indents in some way.
+fn line_added(nvim: &Nvim) -> Verdict {
+    let agent = Client::connect(nvim, Dialect::Pi);
+    let pending = agent.open_diff(nvim.path("a.txt"), "one\n  TWO\n");
+    let review = nvim.shown(&pending);
+    nvim.keys_in(&review.right, "Gox<Esc>:w<CR>");
+    let verdict = pending.verdict();
+    let messages = nvim.messages();
+    assert!(!messages.contains("E121") && !messages.contains("Error"), "{messages}");
+    verdict
+}
+
+#[test]
+fn typed_lines_are_indented_as_in_the_users_own_buffer() {
+    for (indentexpr, added) in
+        [("v:lnum == 3 ? 4 : 0", "    x"), ("b:not_there", "  x"), ("", "  x")]
+    {
+        let nvim = Nvim::builder().file("a.txt", "one\n  two\n").start();
+        nvim.lua::<()>("vim.bo.indentexpr = ...", json!([indentexpr]));
+        let expected = Verdict::Saved(format!("one\n  TWO\n{added}\n"));
+        assert_eq!(line_added(&nvim), expected, "{indentexpr:?}");
+    }
+}
+
+#[test]
+fn an_indentexpr_from_a_modeline_is_not_let_out_of_the_sandbox() {
+    let text = "one\n  two\nvim: inde=writefile([],'out')\n";
+    let nvim = Nvim::builder()
+        .before("vim.o.modeline, vim.o.modelineexpr = true, true")
+        .file("a.txt", text)
+        .start();
+    assert_eq!(nvim.eval("&l:indentexpr"), json!("writefile([],'out')"));
+    assert_eq!(line_added(&nvim), Verdict::Saved("one\n  TWO\n  x\n".into()));
+    assert!(!nvim.path("out").exists());
+}
+
 #[test]
 fn every_way_to_accept_accepts() {
     let nvim = editor();

@@ -64,6 +64,47 @@ fn what_the_user_changed_in_the_proposal_is_what_the_agent_gets() {
     assert_eq!(pending.verdict(), Verdict::Saved("one\nTWO\nthreemore\n".into()));
 }
 
+/// Mode and both ends of the selection.
+fn selection(nvim: &Nvim) -> serde_json::Value {
+    nvim.eval("[mode(), getpos('v')[1:2], getpos('.')[1:2]]")
+}
+
+#[test]
+fn what_was_selected_is_selected_again_after_the_review() {
+    for mode in ["v", "V", "<C-v>"] {
+        let nvim = editor();
+        let home = nvim.eval("win_getid()");
+        let agent = Client::connect(&nvim, Dialect::Claude);
+        nvim.input(&format!("gg0l{mode}jl"));
+        let before = selection(&nvim);
+        let pending = agent.open_diff(nvim.path("a.txt"), NEW);
+        let review = nvim.shown(&pending);
+        nvim.wait_until("the review to come", || nvim.eval("win_getid()") == review.right.win);
+        assert_eq!(nvim.mode(), "n", "{mode}");
+        nvim.reject(&review);
+        assert_eq!(pending.verdict(), Verdict::Rejected);
+        nvim.wait_until("the panes to go", || nvim.panes().is_empty());
+        assert_eq!((nvim.eval("win_getid()"), selection(&nvim)), (home, before), "{mode}");
+    }
+}
+
+#[test]
+fn a_review_that_opens_behind_leaves_the_selection() {
+    let nvim = editor();
+    let home = nvim.eval("win_getid()");
+    let agent = Client::connect(&nvim, Dialect::Claude);
+    let first = agent.open_diff(nvim.path("a.txt"), NEW);
+    let review = nvim.shown(&first);
+    nvim.wait_until("the review to come", || nvim.eval("win_getid()") == review.right.win);
+    nvim.goto(home.as_i64().unwrap());
+    nvim.input("gg0lvj");
+    let before = selection(&nvim);
+    let second = agent.open_diff(nvim.path("b.txt"), "new\n");
+    nvim.shown(&second);
+    nvim.settle(Duration::from_millis(200));
+    assert_eq!((nvim.eval("win_getid()"), selection(&nvim)), (home, before));
+}
+
 /// What the agent gets when the user adds a line to the proposal `one`, `  TWO` of a file that their
 /// buffer indents in some way.
 fn line_added(nvim: &Nvim) -> Verdict {

@@ -54,6 +54,30 @@ const FROM_GLOBAL: [&str; 14] = [
     "fillchars",
 ];
 
+/// Options of the user's buffer that say how typed text is indented and broken into lines.
+/// 'indentexpr' goes through `gangway.indent`.
+const BORROWED: [&str; 19] = [
+    "tabstop",
+    "shiftwidth",
+    "softtabstop",
+    "vartabstop",
+    "varsofttabstop",
+    "expandtab",
+    "autoindent",
+    "copyindent",
+    "preserveindent",
+    "smartindent",
+    "cindent",
+    "cinkeys",
+    "cinoptions",
+    "cinwords",
+    "indentkeys",
+    "comments",
+    "formatoptions",
+    "textwidth",
+    "iskeyword",
+];
+
 /// Recounts wait this long for the next edit.
 const RECOUNT_AFTER: Duration = Duration::from_millis(150);
 /// Proposals larger than this are not recounted while the user types (bytes).
@@ -206,17 +230,27 @@ fn mark_line_ends(api: &Api, buf: Buf, odd: &[u32], unterminated: bool) -> Resul
     Ok(())
 }
 
-/// Indentation settings of the user's own buffer of that file, so that edits look alike.
+/// How the user's own buffer of that file indents and breaks lines, so that edits look alike.
 fn borrow_indentation(editor: &Rc<Editor>, path: &Path, right: Buf) {
     let api = &editor.api;
     let Some(source) = editor.buffer_of(path) else { return };
-    for name in ["tabstop", "shiftwidth", "softtabstop", "expandtab", "iskeyword"] {
+    for name in BORROWED {
         let copied = api
             .option::<Value>(name, At::Buf(source))
             .and_then(|value| api.set_option(name, value, At::Buf(right)));
         if let Err(error) = copied {
             tracing::debug!("{name}: {error}");
         }
+    }
+    let expression = || -> Result<()> {
+        if api.option::<mlua::String>("indentexpr", At::Buf(source))?.as_bytes().is_empty() {
+            return Ok(());
+        }
+        let ours = format!("v:lua.require'gangway.indent'.of({})", source.0);
+        api.set_option("indentexpr", ours, At::Buf(right))
+    };
+    if let Err(error) = expression() {
+        tracing::debug!("indentexpr: {error}");
     }
 }
 

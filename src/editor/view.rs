@@ -77,6 +77,7 @@ impl View {
     ) -> Result<Rc<Self>> {
         let api = &editor.api;
         let here = api.current_win()?;
+        let (mode, _) = api.mode()?;
         let mut made = Vec::new();
         let built = {
             let _quiet = api.quiet()?;
@@ -85,7 +86,7 @@ impl View {
                 None => ask_view::build(editor, review, &mut made),
             };
             // Back first, whatever happened: the user's window must be current again.
-            let back = api.set_current_win(here);
+            let back = api.set_current_win(here).and_then(|()| reselect(api, &mode));
             built.and_then(|built| back.map(|()| built)).inspect_err(|_| {
                 for buf in &made {
                     for win in api.wins_of(*buf).unwrap_or_default() {
@@ -504,11 +505,15 @@ fn restore(api: &Api, origin: &Origin) {
                 let at_end = usize::try_from(col).is_ok_and(|c| c >= text.as_bytes().len());
                 if at_end { api.command("startinsert!") } else { api.command("startinsert") }
             }
-            Some('v' | 'V' | '\u{16}') => api.command("normal! gv"),
-            _ => Ok(()),
+            _ => reselect(api, &origin.mode),
         }
     };
     if let Err(error) = resume() {
         tracing::warn!("cannot restore the user's mode: {error}");
     }
+}
+
+/// Every way into another tab page ends visual mode: selects again what was selected.
+fn reselect(api: &Api, mode: &str) -> Result<()> {
+    if mode.starts_with(['v', 'V', '\u{16}']) { api.command("normal! gv") } else { Ok(()) }
 }

@@ -64,6 +64,84 @@ fn what_the_user_changed_in_the_proposal_is_what_the_agent_gets() {
     assert_eq!(pending.verdict(), Verdict::Saved("one\nTWO\nthreemore\n".into()));
 }
 
+/// Mode and both ends of the selection.
+fn selection(nvim: &Nvim) -> serde_json::Value {
+    nvim.eval("[mode(), getpos('v')[1:2], getpos('.')[1:2]]")
+}
+
+#[test]
+fn what_was_selected_is_selected_again_after_the_review() {
+    for mode in ["v", "V", "<C-v>"] {
+        let nvim = editor();
+        let home = nvim.eval("win_getid()");
+        let agent = Client::connect(&nvim, Dialect::Claude);
+        nvim.input(&format!("gg0l{mode}jl"));
+        let before = selection(&nvim);
+        let pending = agent.open_diff(nvim.path("a.txt"), NEW);
+        let review = nvim.shown(&pending);
+        nvim.wait_until("the review to come", || nvim.eval("win_getid()") == review.right.win);
+        assert_eq!(nvim.mode(), "n", "{mode}");
+        nvim.reject(&review);
+        assert_eq!(pending.verdict(), Verdict::Rejected);
+        nvim.wait_until("the panes to go", || nvim.panes().is_empty());
+        assert_eq!((nvim.eval("win_getid()"), selection(&nvim)), (home, before), "{mode}");
+    }
+}
+
+#[test]
+fn a_review_that_opens_behind_leaves_the_selection() {
+    let nvim = editor();
+    let home = nvim.eval("win_getid()");
+    let agent = Client::connect(&nvim, Dialect::Claude);
+    let first = agent.open_diff(nvim.path("a.txt"), NEW);
+    let review = nvim.shown(&first);
+    nvim.wait_until("the review to come", || nvim.eval("win_getid()") == review.right.win);
+    nvim.goto(home.as_i64().unwrap());
+    nvim.input("gg0lvj");
+    let before = selection(&nvim);
+    let second = agent.open_diff(nvim.path("b.txt"), "new\n");
+    nvim.shown(&second);
+    nvim.settle(Duration::from_millis(200));
+    assert_eq!((nvim.eval("win_getid()"), selection(&nvim)), (home, before));
+}
+
+/// What the agent gets when the user adds a line to the proposal `one`, `  TWO` of a file that their
+/// buffer indents in some way.
+fn line_added(nvim: &Nvim) -> Verdict {
+    let agent = Client::connect(nvim, Dialect::Pi);
+    let pending = agent.open_diff(nvim.path("a.txt"), "one\n  TWO\n");
+    let review = nvim.shown(&pending);
+    nvim.keys_in(&review.right, "Gox<Esc>:w<CR>");
+    let verdict = pending.verdict();
+    let messages = nvim.messages();
+    assert!(!messages.contains("E121") && !messages.contains("Error"), "{messages}");
+    verdict
+}
+
+#[test]
+fn typed_lines_are_indented_as_in_the_users_own_buffer() {
+    for (indentexpr, added) in
+        [("v:lnum == 3 ? 4 : 0", "    x"), ("b:not_there", "  x"), ("", "  x")]
+    {
+        let nvim = Nvim::builder().file("a.txt", "one\n  two\n").start();
+        nvim.lua::<()>("vim.bo.indentexpr = ...", json!([indentexpr]));
+        let expected = Verdict::Saved(format!("one\n  TWO\n{added}\n"));
+        assert_eq!(line_added(&nvim), expected, "{indentexpr:?}");
+    }
+}
+
+#[test]
+fn an_indentexpr_from_a_modeline_is_not_let_out_of_the_sandbox() {
+    let text = "one\n  two\nvim: inde=writefile([],'out')\n";
+    let nvim = Nvim::builder()
+        .before("vim.o.modeline, vim.o.modelineexpr = true, true")
+        .file("a.txt", text)
+        .start();
+    assert_eq!(nvim.eval("&l:indentexpr"), json!("writefile([],'out')"));
+    assert_eq!(line_added(&nvim), Verdict::Saved("one\n  TWO\n  x\n".into()));
+    assert!(!nvim.path("out").exists());
+}
+
 #[test]
 fn every_way_to_accept_accepts() {
     let nvim = editor();

@@ -531,9 +531,9 @@ return function(mark, options)
         add(own, fn.getcwd(-1, number))
       end
       for _, win in ipairs(api.nvim_tabpage_list_wins(tab)) do
-        local window = api.nvim_win_get_number(win)
-        if fn.haslocaldir(window, number) == 1 then
-          add(own, fn.getcwd(window, number))
+        -- By window-ID: not every window has a number.
+        if fn.haslocaldir(win, number) == 1 then
+          add(own, fn.getcwd(win, number))
         end
       end
     end

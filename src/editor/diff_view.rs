@@ -124,9 +124,8 @@ pub(super) fn build(
     for win in [left_win, right_win] {
         api.set_option("winfixbuf", true, At::Win(win))?;
     }
-    if let Some(first) = panes.hunks.list.first() {
-        show_line(api, left_win, i64::from(first.old.start) + 1)?;
-        show_line(api, right_win, i64::from(first.new.start) + 1)?;
+    for win in [left_win, right_win] {
+        show_line(api, win, i64::from(panes.first_change) + 1)?;
     }
     borrow_indentation(editor, path, right);
     highlight_later(editor, path, [left, right], panes.detail);
@@ -295,35 +294,45 @@ pub(super) fn recount_soon(editor: &Rc<Editor>, view: &Rc<View>) {
     });
 }
 
+/// Counts the hunks of the buffer as it is, unless it is large.
 fn recount(editor: &Rc<Editor>, view: &Rc<View>) {
-    let Some(panes) = view.panes() else { return };
-    let Ok(body) = editor.api.buf_text(view.right) else { return };
-    if body.len() > RECOUNT_BYTES {
-        return;
+    let small = view.panes().is_some_and(|panes| panes.left.len() <= RECOUNT_BYTES);
+    if small {
+        count(editor, view);
     }
+}
+
+/// Compares on a worker, whatever the size, and draws the result.
+pub(super) fn count(editor: &Rc<Editor>, view: &Rc<View>) {
+    let Some(panes) = view.panes() else { return };
+    let edited = view.edited(&editor.api).then(|| editor.api.buf_text(view.right).ok()).flatten();
     let (buf, bridge) = (view.right, editor.bridge.clone());
     editor.on_worker(move || {
-        let hunks = Hunks::between(&panes.left, &body);
+        let hunks = Hunks::between(&panes.left, edited.as_ref().unwrap_or(&panes.right.body));
         bridge.post(move |editor| {
             if let Some(view) = editor.stage.view_of_buf(buf) {
-                *view.hunks.borrow_mut() = Rc::new(hunks);
+                *view.hunks.borrow_mut() = Some(Rc::new(hunks));
                 winbar::draw(editor, &view);
             }
         });
     });
 }
 
-/// The hunks as the buffer is now; asked for at a key press, so it may count.
-fn present_hunks(editor: &Rc<Editor>, view: &View) -> Result<Rc<Hunks>> {
+/// The hunks as the buffer is now; asked for at a key press, so it may count small texts. `None`,
+/// after a message, while a large text is still being counted.
+fn present_hunks(editor: &Rc<Editor>, view: &View) -> Result<Option<Rc<Hunks>>> {
     if let Some(panes) = view.panes()
         && view.edited(&editor.api)
+        && panes.left.len() <= RECOUNT_BYTES
     {
         let body = editor.api.buf_text(view.right)?;
-        if body.len() <= RECOUNT_BYTES {
-            *view.hunks.borrow_mut() = Rc::new(Hunks::between(&panes.left, &body));
-        }
+        *view.hunks.borrow_mut() = Some(Rc::new(Hunks::between(&panes.left, &body)));
     }
-    Ok(Rc::clone(&view.hunks.borrow()))
+    let hunks = view.hunks.borrow().clone();
+    if hunks.is_none() {
+        editor.api.notify("the differences are still being counted", 2);
+    }
+    Ok(hunks)
 }
 
 pub(super) fn map_hunk_keys(
@@ -360,7 +369,7 @@ fn cursor(editor: &Rc<Editor>, view: &View) -> Result<(Win, bool, u32)> {
 fn jump(editor: &Rc<Editor>, view: &Rc<View>, forward: bool) -> Result<()> {
     let api = &editor.api;
     let (win, in_new, line) = cursor(editor, view)?;
-    let hunks = present_hunks(editor, view)?;
+    let Some(hunks) = present_hunks(editor, view)? else { return Ok(()) };
     let start = |hunk: &Hunk| if in_new { hunk.new.start } else { hunk.old.start };
     let last = u32::try_from(api.line_count(api.win_buf(win)?)? - 1).unwrap_or(0);
     let starts = hunks.list.iter().map(|hunk| start(hunk).min(last));
@@ -384,7 +393,7 @@ fn drop_hunk(editor: &Rc<Editor>, view: &Rc<View>) -> Result<()> {
     let api = &editor.api;
     let Some(panes) = view.panes() else { return Ok(()) };
     let (_, in_new, line) = cursor(editor, view)?;
-    let hunks = present_hunks(editor, view)?;
+    let Some(hunks) = present_hunks(editor, view)? else { return Ok(()) };
     let Some(hunk) = hunks.at(line, in_new).and_then(|at| hunks.list.get(at)) else {
         api.notify("there is no difference under the cursor", 2);
         return Ok(());

@@ -16,7 +16,7 @@ use nvim_oxi::mlua::{IntoLua, Table};
 
 use super::api::{At, Buf, Result};
 use super::view::{Origin, View};
-use super::{Editor, recover, refresh, winbar};
+use super::{Editor, diff_view, recover, refresh, winbar};
 use crate::config::Focus;
 use crate::files;
 use crate::review::desk::{Event, Target};
@@ -190,6 +190,9 @@ impl Stage {
                     }
                     self.views.borrow_mut().push(Rc::clone(&view));
                     editor.announce_opened(&view);
+                    if view.panes().is_some_and(|panes| panes.hunks.is_none()) {
+                        diff_view::count(editor, &view);
+                    }
                     if next.announced {
                         continue;
                     }

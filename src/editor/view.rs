@@ -51,7 +51,8 @@ pub(super) struct View {
     pub(super) decided: Cell<bool>,
     closed: Cell<bool>,
     pub(super) origin: RefCell<Option<Origin>>,
-    pub(super) hunks: RefCell<Rc<Hunks>>,
+    /// `None` until they are counted.
+    pub(super) hunks: RefCell<Option<Rc<Hunks>>>,
     /// A recount of the hunks is under way.
     pub(super) counting: Cell<bool>,
     group: Cell<Option<i64>>,
@@ -96,7 +97,7 @@ impl View {
                 }
             })?
         };
-        let hunks = panes.as_ref().map(|p| p.hunks.clone()).unwrap_or_default();
+        let hunks = panes.as_ref().and_then(|panes| panes.hunks.clone()).map(Rc::new);
         let view = Rc::new(Self {
             review: Arc::clone(review),
             on_disk: on_disk.to_owned(),
@@ -113,7 +114,7 @@ impl View {
             decided: Cell::new(false),
             closed: Cell::new(false),
             origin: RefCell::new(None),
-            hunks: RefCell::new(Rc::new(hunks)),
+            hunks: RefCell::new(hunks),
             counting: Cell::new(false),
             group: Cell::new(None),
         });
@@ -128,17 +129,20 @@ impl View {
     }
 
     /// The file has changed on disk: the left pane follows, the proposal stays.
-    pub(super) fn disk_changed(&self, editor: &Rc<Editor>, panes: Arc<TwoPanes>) -> Result<()> {
+    pub(super) fn disk_changed(
+        self: &Rc<Self>,
+        editor: &Rc<Editor>,
+        panes: Arc<TwoPanes>,
+    ) -> Result<()> {
         let Some(left) = self.left.filter(|left| editor.api.buf_loaded(*left)) else {
             return Ok(());
         };
         editor.api.fill(left, &panes.left)?;
-        *self.hunks.borrow_mut() = Rc::new(panes.hunks.clone());
         *self.panes.borrow_mut() = Some(panes);
         if let Some(win) = self.left_win.filter(|win| editor.api.win_valid(*win)) {
             editor.api.in_win(win, |api| api.command("diffupdate"))?;
         }
-        winbar::draw(editor, self);
+        diff_view::count(editor, self);
         Ok(())
     }
 

@@ -62,7 +62,9 @@ pub(super) fn draw(editor: &Rc<Editor>, view: &View) {
 
 /// The cursor moved in a pane: "2 of 5" may have changed.
 pub(super) fn moved(editor: &Rc<Editor>, view: &View) {
-    if view.panes().is_some() && view.hunks.borrow().list.len() > 1 {
+    if view.panes().is_some()
+        && view.hunks.borrow().as_ref().is_some_and(|hunks| hunks.list.len() > 1)
+    {
         draw(editor, view);
     }
 }
@@ -102,18 +104,7 @@ fn right_bar(editor: &Rc<Editor>, view: &View, width: i64) -> String {
         {
             let _ = write!(bar, " %#GangwayTitle#{}%*", literal(&editor.short_path(path)));
         }
-        let hunks = view.hunks.borrow();
-        let _ =
-            write!(bar, " %#GangwayAdded#+{}%* %#GangwayRemoved#−{}%*", hunks.added, hunks.removed);
-        if hunks.list.len() > 1 && panes.detail != Detail::NoDiff {
-            let at = position(editor, view);
-            let _ = match at {
-                Some(at) => write!(bar, " {} of {}", at + 1, hunks.list.len()),
-                None => write!(bar, " {} hunks", hunks.list.len()),
-            };
-        } else if hunks.list.is_empty() {
-            bar.push_str(" %#GangwayNote#no change%*");
-        }
+        bar.push_str(&counts(editor, view, panes.detail));
         for note in &panes.right_notes {
             if !matches!(view.review.kind, Kind::Delete { .. }) {
                 let _ = write!(bar, " · %#GangwayWarning#{}%*", literal(note));
@@ -137,12 +128,32 @@ fn right_bar(editor: &Rc<Editor>, view: &View, width: i64) -> String {
     bar
 }
 
+/// "+12 −3 2 of 5".
+fn counts(editor: &Rc<Editor>, view: &View, detail: Detail) -> String {
+    let Some(hunks) = view.hunks.borrow().clone() else {
+        return " %#GangwayNote#counting…%*".into();
+    };
+    let (added, removed) = (hunks.added, hunks.removed);
+    let mut text = format!(" %#GangwayAdded#+{added}%* %#GangwayRemoved#−{removed}%*");
+    let all = hunks.list.len();
+    if all == 0 {
+        text = " %#GangwayNote#no change%*".into();
+    } else if all > 1 && detail != Detail::NoDiff {
+        let _ = match position(editor, view) {
+            Some(at) => write!(text, " {} of {all}", at + 1),
+            None => write!(text, " {all} hunks"),
+        };
+    }
+    text
+}
+
 /// The keys with the longest labels that fit into `room` columns.
 fn keys(editor: &Rc<Editor>, view: &View, room: usize) -> String {
     let settings = editor.settings();
     let keys = &settings.keys;
     let always = view.review.can_always;
-    let drop = view.editable() && !view.hunks.borrow().list.is_empty();
+    let changes = view.hunks.borrow().as_ref().is_none_or(|hunks| !hunks.list.is_empty());
+    let drop = view.editable() && changes;
     let (yes, no) = if view.panes().is_some() { ("accept", "reject") } else { ("allow", "deny") };
     let variants: [Vec<(&Key, &str)>; 5] = [
         vec![
@@ -187,5 +198,5 @@ fn position(editor: &Rc<Editor>, view: &View) -> Option<usize> {
         return None;
     }
     let (line, _) = api.cursor(win).ok()?;
-    view.hunks.borrow().at(u32::try_from(line - 1).ok()?, in_new)
+    view.hunks.borrow().as_ref()?.at(u32::try_from(line - 1).ok()?, in_new)
 }

@@ -14,11 +14,12 @@ use super::{Kind, Review};
 pub const TREESITTER_BYTES: usize = 1 << 20;
 /// Above this: no highlighting of the language at all.
 pub const SYNTAX_BYTES: usize = 8 << 20;
-/// Above this many bytes on one side, or in one line, or this many changed lines, the panes stand
-/// side by side without Neovim's diff mode, and say so.
+/// Above this many bytes on one side, or in one line, the panes stand side by side without Neovim's
+/// diff mode, and say so.
 pub const DIFF_BYTES: usize = 40 << 20;
 pub const DIFF_LINE_BYTES: usize = 256 << 10;
-pub const DIFF_CHANGED_LINES: u32 = 400_000;
+/// Above this many bytes on one side the differences are counted after the panes are shown.
+pub const COUNT_BYTES: usize = 512 << 10;
 
 /// How much decoration the texts can bear without holding Neovim up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,7 +49,10 @@ pub struct TwoPanes {
     /// Short remarks for the winbar: "new file", "decoded from latin1", "LF → CRLF".
     pub left_notes: Vec<String>,
     pub right_notes: Vec<String>,
-    pub hunks: Hunks,
+    /// `None` for texts above `COUNT_BYTES`: showing them does not wait for the count.
+    pub hunks: Option<Hunks>,
+    /// 0-based line in which the sides first differ; the same number in both.
+    pub first_change: u32,
     pub detail: Detail,
 }
 
@@ -106,8 +110,9 @@ impl TwoPanes {
             right_notes.extend(end_notes(&left, &right));
         }
         let left_body = binary.unwrap_or_else(|| left.body.clone());
-        let hunks = Hunks::between(&left_body, &right.body);
-        let detail = detail(&left_body, &right.body, &hunks);
+        let small = left_body.len().max(right.body.len()) <= COUNT_BYTES;
+        let hunks = small.then(|| Hunks::between(&left_body, &right.body));
+        let detail = detail(&left_body, &right.body);
         if detail == Detail::NoDiff {
             right_notes.push("too large for diff colours".into());
         }
@@ -117,12 +122,13 @@ impl TwoPanes {
             right_odd_ends: right.odd_line_ends(),
             left_unterminated: comparable && unterminated(&left) && !unterminated(&right),
             right_unterminated: unterminated(&right) && (!comparable || !unterminated(&left)),
+            hunks,
+            first_change: first_change(&left_body, &right.body),
+            detail,
             left: left_body,
             right,
             left_notes,
             right_notes,
-            hunks,
-            detail,
         }
     }
 }
@@ -149,13 +155,17 @@ fn end_notes(left: &Pane, right: &Pane) -> Vec<String> {
     notes
 }
 
-fn detail(left: &str, right: &str, hunks: &Hunks) -> Detail {
+/// A walk along the common start: far cheaper than a diff.
+fn first_change(left: &str, right: &str) -> u32 {
+    let equal = left.bytes().zip(right.bytes()).take_while(|(a, b)| a == b).count();
+    let line = left.as_bytes()[..equal].iter().filter(|byte| **byte == b'\n').count();
+    u32::try_from(line).unwrap_or(u32::MAX)
+}
+
+fn detail(left: &str, right: &str) -> Detail {
     let longest = |s: &str| s.split('\n').map(str::len).max().unwrap_or(0);
     let size = left.len().max(right.len());
-    if size > DIFF_BYTES
-        || hunks.added.saturating_add(hunks.removed) > DIFF_CHANGED_LINES
-        || longest(left).max(longest(right)) > DIFF_LINE_BYTES
-    {
+    if size > DIFF_BYTES || longest(left).max(longest(right)) > DIFF_LINE_BYTES {
         Detail::NoDiff
     } else if size > SYNTAX_BYTES {
         Detail::Plain
@@ -216,15 +226,16 @@ mod tests {
     #[test]
     fn only_true_changes_are_hunks() {
         let crlf = panes("a\r\nb\r\nc\r\n", "a\r\nB\r\nc\r\n");
-        assert_eq!((crlf.hunks.added, crlf.hunks.removed), (1, 1));
-        assert!(panes("a\r\n", "a\r\n").hunks.list.is_empty());
+        let hunks = crlf.hunks.unwrap();
+        assert_eq!((hunks.added, hunks.removed, crlf.first_change), (1, 1, 1));
+        assert!(panes("a\r\n", "a\r\n").hunks.unwrap().list.is_empty());
     }
 
     #[test]
     fn a_proposal_can_be_held_against_a_newer_file() {
         let first = panes("a\n", "b\n");
         let later = first.against(&OldText::new("b\n")).unwrap();
-        assert!(later.hunks.list.is_empty());
+        assert!(later.hunks.unwrap().list.is_empty());
         assert!(panes("\u{feff}a\n", "\u{feff}b\n").against(&OldText::new("a\n")).is_none());
     }
 

@@ -596,7 +596,8 @@ return function(mark, options)
 
   local function pack_tail(source, code)
     local by_code = source ~= nil and tails[source]
-    local tail = by_code and code ~= nil and by_code[code]
+    local key = code == nil and "" or code
+    local tail = by_code and by_code[key]
     if tail then
       return tail
     end
@@ -614,12 +615,12 @@ return function(mark, options)
     end
     tail = (type(source) == "string" and "1," .. #source .. ":" .. source or "0,")
       .. kind .. "," .. #value .. ":" .. value
-    if type(source) == "string" and type(code) == "string" and #code < 256 then
+    if type(source) == "string" and code ~= "" and type(key) == "string" and #key < 256 then
       if tail_count > 1000 then
         tails, tail_count = {}, 0
       end
       tails[source] = tails[source] or {}
-      tails[source][code] = tail
+      tails[source][key] = tail
       tail_count = tail_count + 1
     end
     return tail

@@ -457,7 +457,7 @@ fn l09_roots_are_every_folder_the_user_works_in() {
         let roots = seen.snapshot().roots;
         roots.into_iter().map(|root| root.path).collect::<Vec<_>>()
     };
-    assert_eq!(roots(), [first.clone()]);
+    assert_eq!(roots(), std::slice::from_ref(&first));
     seen.nvim.cmd("cd sub");
     assert_eq!(roots(), [sub.clone(), first.clone()], "the present one leads");
     seen.nvim.cmd("cd ..");

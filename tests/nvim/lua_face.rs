@@ -177,7 +177,8 @@ fn broken_libraries_are_said_to_be_broken() {
 
 #[test]
 fn a_library_of_something_else_is_refused() {
-    // Any shared object that is no plugin: Rust's own standard library would do, libc is nearer.
+    // Any shared object that is no plugin; each Neovim may bring a libc of its own, so the words
+    // differ.
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let Some(libc) = maps.lines().find_map(|line| {
         let path = &line[line.find('/')?..];
@@ -187,7 +188,7 @@ fn a_library_of_something_else_is_refused() {
     };
     let nvim = with_library(Path::new(&libc));
     let told = told_without_a_library(&nvim);
-    assert!(told.contains("luaopen_gangway_native"), "{told}");
+    assert!(told.contains(&libc) && told.contains("undefined symbol"), "{told}");
 }
 
 #[test]
@@ -204,7 +205,11 @@ fn a_library_of_another_version_says_what_to_do() {
 
 #[test]
 fn health_knows_what_there_is_to_know() {
-    let nvim = Nvim::builder().env("https_proxy", "http://proxy").unset("no_proxy").start();
+    let nvim = Nvim::builder()
+        .env("https_proxy", "http://proxy")
+        .unset("no_proxy")
+        .unset("NO_PROXY")
+        .start();
     let lock = nvim.lock(Dialect::Claude);
     let agent = Client::connect(&nvim, Dialect::Claude);
     let seen = health(&nvim);
@@ -282,11 +287,13 @@ fn terminals_are_told_the_port_and_to_leave_the_proxy_aside() {
 
 #[test]
 fn ide_agent_runs_a_program_that_knows_this_neovim() {
-    let nvim = Nvim::builder().no_setup().start();
-    nvim.cmd("IdeAgent printenv CLAUDE_CODE_SSE_PORT NO_PROXY && sleep 60");
-    let port = nvim.lock(Dialect::Claude).port.to_string();
-    nvim.wait_until("the terminal to show the port", || nvim.lines(0).contains(&port));
-    assert!(nvim.lines(0).iter().any(|line| line.contains("127.0.0.1,localhost")));
+    let nvim = Nvim::builder().no_setup().unset("no_proxy").unset("NO_PROXY").start();
+    // Into a file: a headless Neovim does not always draw its terminals.
+    nvim.cmd("IdeAgent printenv CLAUDE_CODE_SSE_PORT NO_PROXY > told && mv told out && sleep 60");
+    let port = nvim.lock(Dialect::Claude).port;
+    nvim.wait_until("the program to run", || nvim.path("out").exists());
+    let told = String::from_utf8(nvim.read("out")).unwrap();
+    assert_eq!(told, format!("{port}\n127.0.0.1,localhost\n"));
     assert_eq!(nvim.lua::<String>("return vim.bo.buftype", ()), "terminal");
     let layout: Value = nvim.lua("return vim.fn.winlayout()", ());
     assert_eq!(layout[0], "row", "beside, not below: {layout}");

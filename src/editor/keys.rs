@@ -47,6 +47,8 @@ struct State {
     /// The window that was current at a key of this turn.
     turn: Cell<Option<Win>>,
     command_line: RefCell<Option<CommandLine>>,
+    /// The keys that come now are ours.
+    deaf: Cell<bool>,
 }
 
 pub struct Keys {
@@ -64,6 +66,7 @@ impl Keys {
             last_was_enter: Cell::new(false),
             turn: Cell::new(None),
             command_line: RefCell::new(None),
+            deaf: Cell::new(false),
         });
         let ended = Rc::clone(&state);
         let end_turn = api.lua.create_function(move |_, ()| {
@@ -76,6 +79,9 @@ impl Keys {
         let current_win: Function = vim.get::<Table>("api")?.get("nvim_get_current_win")?;
         let heard = Rc::clone(&state);
         let on_key = api.lua.create_function(move |_, key: Value| {
+            if heard.deaf.get() {
+                return Ok(());
+            }
             heard.last_key.set(Some(Instant::now()));
             let enter = matches!(&key, Value::String(s) if &*s.as_bytes() == b"\r");
             heard.last_was_enter.set(enter);
@@ -100,6 +106,14 @@ impl Keys {
             self.state.turn.set(None);
         }
         self.api.vim("on_key", (function, self.namespace))
+    }
+
+    /// For `:normal` of our own: its keys are heard like any, but the user typed none of them.
+    pub fn unheard<T>(&self, run: impl FnOnce() -> T) -> T {
+        self.state.deaf.set(true);
+        let done = run();
+        self.state.deaf.set(false);
+        done
     }
 
     /// Time since the last key, if one was heard since listening began.

@@ -87,7 +87,7 @@ impl View {
                 None => ask_view::build(editor, review, &mut made),
             };
             // Back first, whatever happened: the user's window must be current again.
-            let back = api.set_current_win(here).and_then(|()| reselect(api, &mode));
+            let back = api.set_current_win(here).and_then(|()| reselect(editor, &mode));
             built.and_then(|built| back.map(|()| built)).inspect_err(|_| {
                 for buf in &made {
                     for win in api.wins_of(*buf).unwrap_or_default() {
@@ -451,7 +451,7 @@ impl View {
         }
         self.remove(api);
         if let Some(origin) = back {
-            restore(api, &origin);
+            restore(editor, &origin);
         }
     }
 
@@ -498,7 +498,8 @@ impl View {
 }
 
 /// Puts the user back into the mode they were taken from.
-fn restore(api: &Api, origin: &Origin) {
+fn restore(editor: &Editor, origin: &Origin) {
+    let api = &editor.api;
     let resume = || -> Result<()> {
         match origin.mode.chars().next() {
             Some('t') => api.command("startinsert"),
@@ -509,7 +510,7 @@ fn restore(api: &Api, origin: &Origin) {
                 let at_end = usize::try_from(col).is_ok_and(|c| c >= text.as_bytes().len());
                 if at_end { api.command("startinsert!") } else { api.command("startinsert") }
             }
-            _ => reselect(api, &origin.mode),
+            _ => reselect(editor, &origin.mode),
         }
     };
     if let Err(error) = resume() {
@@ -518,6 +519,9 @@ fn restore(api: &Api, origin: &Origin) {
 }
 
 /// Every way into another tab page ends visual mode: selects again what was selected.
-fn reselect(api: &Api, mode: &str) -> Result<()> {
-    if mode.starts_with(['v', 'V', '\u{16}']) { api.command("normal! gv") } else { Ok(()) }
+fn reselect(editor: &Editor, mode: &str) -> Result<()> {
+    if !mode.starts_with(['v', 'V', '\u{16}']) {
+        return Ok(());
+    }
+    editor.keys.unheard(|| editor.api.command("normal! gv"))
 }

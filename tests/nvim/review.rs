@@ -77,10 +77,12 @@ fn what_was_selected_is_selected_again_after_the_review() {
         let agent = Client::connect(&nvim, Dialect::Claude);
         nvim.input(&format!("gg0l{mode}jl"));
         let before = selection(&nvim);
+        nvim.settle(Duration::from_millis(1100));
         let pending = agent.open_diff(nvim.path("a.txt"), NEW);
         let review = nvim.shown(&pending);
         nvim.wait_until("the review to come", || nvim.eval("win_getid()") == review.right.win);
         assert_eq!(nvim.mode(), "n", "{mode}");
+        assert_eq!(nvim.notifications(), Vec::<String>::new(), "it comes at once");
         nvim.reject(&review);
         assert_eq!(pending.verdict(), Verdict::Rejected);
         nvim.wait_until("the panes to go", || nvim.panes().is_empty());

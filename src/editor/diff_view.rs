@@ -78,6 +78,8 @@ const BORROWED: [&str; 19] = [
     "iskeyword",
 ];
 
+/// A first redraw shows the panes before a parser takes its time (1 MB: 50 ms).
+const HIGHLIGHT_AFTER: Duration = Duration::from_millis(30);
 /// Recounts wait this long for the next edit.
 const RECOUNT_AFTER: Duration = Duration::from_millis(150);
 /// Proposals larger than this are not recounted while the user types (bytes).
@@ -260,7 +262,7 @@ fn highlight_later(editor: &Rc<Editor>, path: &Path, bufs: [Buf; 2], detail: Det
     }
     let path = path.to_owned();
     let treesitter = detail == Detail::Full;
-    editor.later(move |editor| {
+    editor.after(HIGHLIGHT_AFTER, move |editor| {
         let api = &editor.api;
         let run = || -> Result<()> {
             let language = editor

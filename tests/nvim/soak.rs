@@ -251,7 +251,7 @@ impl Day {
 
 fn seed() -> u64 {
     let given = std::env::var("SOAK_SEED").ok().and_then(|seed| seed.parse().ok());
-    given.unwrap_or_else(|| rand::random())
+    given.unwrap_or_else(rand::random)
 }
 
 #[test]

@@ -144,6 +144,7 @@ fn hunks_can_be_jumped_to_dropped_and_brought_back() {
 #[test]
 fn the_winbar_counts_what_changes() {
     let nvim = editor();
+    nvim.cmd("set columns=160");
     let agent = Client::connect(&nvim, Dialect::Pi);
     let (_pending, review) = reviewing(&nvim, &agent);
     let bar = || -> String {

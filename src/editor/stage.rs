@@ -438,6 +438,12 @@ impl Stage {
         self.views.borrow().iter().any(|view| view.bufs().any(|mine| mine == buf))
     }
 
+    /// It has arrived here: shown, standing ready, or waiting for a mode that lets it be opened.
+    pub fn knows(&self, review: &Arc<Review>) -> bool {
+        self.views.borrow().iter().any(|view| Arc::ptr_eq(&view.review, review))
+            || self.waiting.borrow().iter().any(|waiting| Arc::ptr_eq(&waiting.review, review))
+    }
+
     pub fn is_empty(&self) -> bool {
         self.waiting.borrow().is_empty() && self.views.borrow().is_empty()
     }

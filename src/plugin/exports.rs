@@ -158,7 +158,9 @@ impl Plugin {
         let api = &self.editor.api;
         let table = api.table()?;
         let (clients, reviews, files) = (api.table()?, api.table()?, api.table()?);
-        for (review, seen) in self.desk.pending() {
+        // Whoever reads of a review here may go and look at it.
+        let pending = self.desk.pending().into_iter();
+        for (review, seen) in pending.filter(|(review, _)| self.editor.stage.knows(review)) {
             let entry = describe(&self.editor, &review)?;
             entry.set("seen", seen)?;
             reviews.push(entry)?;

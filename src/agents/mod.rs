@@ -5,6 +5,7 @@
 //! buffer) is asked of the `Host`, which `plugin.rs` connects to the editor.
 
 pub mod aivyx;
+pub mod amp;
 pub mod mcp;
 mod paths;
 pub mod rivumi;

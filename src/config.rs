@@ -99,6 +99,8 @@ pub struct Settings {
     pub qwen: Enabled,
     pub copilot: Enabled,
     pub amp: Enabled,
+    /// Off unless asked for: its socket is shared with other programs.
+    pub codex: bool,
     pub context: bool,
     pub debounce: Duration,
     pub max_wait: Duration,
@@ -128,6 +130,7 @@ impl Default for Settings {
             qwen: Enabled::Auto,
             copilot: Enabled::Auto,
             amp: Enabled::Auto,
+            codex: false,
             context: true,
             debounce: Duration::from_millis(100),
             max_wait: Duration::from_millis(300),
@@ -211,6 +214,10 @@ fn agents(r: &mut Reader, s: &mut Settings, name: &str, value: &Value) -> bool {
         "qwen" => r.switch(value, &mut s.qwen),
         "copilot" => r.switch(value, &mut s.copilot),
         "amp" => r.switch(value, &mut s.amp),
+        "codex" => r.table(value, &mut |r, name, value| match name {
+            "enabled" => r.boolean(value, &mut s.codex),
+            _ => false,
+        }),
         _ => return false,
     }
     true

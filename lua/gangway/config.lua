@@ -18,6 +18,7 @@ local M = {}
 ---@field qwen { enabled: boolean|"auto" }
 ---@field copilot { enabled: boolean|"auto" }
 ---@field amp { enabled: boolean|"auto" }
+---@field codex { enabled: boolean } its socket is shared with other programs
 
 ---@class gangway.config.Context
 ---@field enabled boolean
@@ -71,6 +72,7 @@ M.defaults = {
     qwen = { enabled = 'auto' },
     copilot = { enabled = 'auto' },
     amp = { enabled = 'auto' },
+    codex = { enabled = false },
   },
   context = { enabled = true, debounce_ms = 100, max_wait_ms = 300, exclude = nil, root = nil },
   review = {

@@ -6,6 +6,7 @@
 
 pub mod aivyx;
 pub mod amp;
+pub mod codex;
 pub mod mcp;
 mod paths;
 pub mod rivumi;

@@ -20,6 +20,7 @@ use tokio::sync::watch;
 
 use crate::agents::Host;
 use crate::agents::aivyx::{Aivyx, AivyxConfig, key};
+use crate::agents::codex::{Codex, CodexConfig};
 use crate::agents::mcp::{Family, Mcp};
 use crate::agents::rivumi::push::PushUrl;
 use crate::agents::rivumi::{Rivumi, RivumiConfig};
@@ -78,6 +79,7 @@ struct Shared {
     socket: Option<PathBuf>,
     aivyx: Option<Aivyx>,
     rivumi: Option<Rivumi>,
+    codex: Option<Codex>,
     /// For `status()` and `:checkhealth`.
     problems: Vec<String>,
 }
@@ -90,6 +92,7 @@ fn lock(shared: &Mutex<Shared>) -> std::sync::MutexGuard<'_, Shared> {
 struct Variables {
     home: Option<PathBuf>,
     xdg_state_home: Option<PathBuf>,
+    codex_home: Option<PathBuf>,
     /// Where a socket may be put.
     runtime_dirs: Vec<PathBuf>,
     locks: Environment,
@@ -107,6 +110,7 @@ impl Variables {
         Ok(Self {
             home: get("HOME")?,
             xdg_state_home: get("XDG_STATE_HOME")?,
+            codex_home: get("CODEX_HOME")?,
             runtime_dirs: [get("XDG_RUNTIME_DIR")?, get("TMPDIR")?, Some("/tmp".into())]
                 .into_iter()
                 .flatten()
@@ -200,7 +204,7 @@ impl Plugin {
         let host: Arc<dyn Host> = Arc::new(host);
         let bridge = self.bridge.clone();
         let mcp =
-            Mcp::new(self.desk.clone(), self.snapshots.clone(), host, move |event| {
+            Mcp::new(self.desk.clone(), self.snapshots.clone(), Arc::clone(&host), move |event| {
                 bridge.post(move |_| exports::client_event(&event));
             });
         let served = served(&settings);
@@ -230,6 +234,12 @@ impl Plugin {
             check_locks: Arc::clone(&check_locks),
         }));
         self.serve_files(&runtime, &settings, &variables, &shared);
+        if settings.codex {
+            let temporary = variables.locks.temporary[0].clone();
+            let config = CodexConfig::new(variables.codex_home, variables.home, temporary);
+            let _entered = runtime.enter();
+            lock(&shared).codex = config.map(|config| Codex::start(config, host));
+        }
         *self.running.borrow_mut() = Some(Running { runtime, mcp, shared, check_locks });
         Ok(())
     }
@@ -302,7 +312,7 @@ impl Plugin {
     /// `leaving`: Neovim exits, nothing starts again.
     fn stop(self: &Rc<Self>, leaving: bool) -> mlua::Result<()> {
         let Some(running) = self.running.borrow_mut().take() else { return Ok(()) };
-        let Shared { server, aivyx, rivumi, locks, socket, .. } =
+        let Shared { server, aivyx, rivumi, locks, socket, codex, .. } =
             std::mem::take(&mut *lock(&running.shared));
         // aivyx has its own prompt: its questions go there unanswered, they are not rejected.
         if let Some(aivyx) = &aivyx {
@@ -333,7 +343,12 @@ impl Plugin {
                     rivumi.stop().await;
                 }
             };
-            tokio::join!(stop_server, stop_aivyx, stop_rivumi);
+            let stop_codex = async {
+                if let Some(codex) = codex {
+                    codex.stop().await;
+                }
+            };
+            tokio::join!(stop_server, stop_aivyx, stop_rivumi, stop_codex);
             let _ = done.send(());
         });
         self.editor.stop_watching();
@@ -371,7 +386,7 @@ fn served(settings: &Settings) -> [(Family, Enabled); 6] {
 fn serves_differently(old: &Settings, new: &Settings) -> bool {
     let parts = |s: &Settings| {
         (
-            (served(s), s.claude_diffs),
+            (served(s), s.claude_diffs, s.codex),
             (s.aivyx, s.aivyx_approvals, s.rivumi, s.rivumi_url.clone()),
             (s.debounce, s.max_wait, s.root.clone(), s.context),
         )

@@ -189,7 +189,7 @@ impl<'a> Agent<'a> {
     async fn initialize(&mut self) -> Result<(), Failure> {
         let (name, version) = match self.options.family {
             Family::Pi => ("pi-ide", "2024-11-05"),
-            Family::Claude => ("claude-code", "2025-11-25"),
+            _ => ("claude-code", "2025-11-25"),
         };
         let mut params = json!({"protocolVersion": version, "capabilities": {},
             "clientInfo": {"name": name, "version": env!("CARGO_PKG_VERSION")}});
@@ -223,7 +223,7 @@ impl<'a> Agent<'a> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let tab_name = match self.options.family {
             Family::Pi => format!("pi-edit:call_{turn}"),
-            Family::Claude => format!("✻ [Claude Code] {name} ({turn:06x}) ⧉"),
+            _ => format!("✻ [Claude Code] {name} ({turn:06x}) ⧉"),
         };
         if self.options.family == Family::Claude {
             self.tool("closeAllDiffTabs", json!({})).await?;
@@ -299,7 +299,7 @@ impl<'a> Agent<'a> {
         // Pi's ids are strings, Claude Code counts from 0.
         let id = match self.options.family {
             Family::Pi => json!(format!("00000000-0000-4000-8000-{:012}", self.next)),
-            Family::Claude => json!(self.next),
+            _ => json!(self.next),
         };
         self.next += 1;
         let request = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});

@@ -95,6 +95,12 @@ pub struct Settings {
     pub aivyx_approvals: bool,
     pub rivumi: Enabled,
     pub rivumi_url: Option<String>,
+    pub gemini: Enabled,
+    pub qwen: Enabled,
+    pub copilot: Enabled,
+    pub amp: Enabled,
+    /// Off unless asked for: its socket is shared with other programs.
+    pub codex: bool,
     pub context: bool,
     pub debounce: Duration,
     pub max_wait: Duration,
@@ -120,6 +126,11 @@ impl Default for Settings {
             aivyx_approvals: true,
             rivumi: Enabled::Auto,
             rivumi_url: None,
+            gemini: Enabled::Auto,
+            qwen: Enabled::Auto,
+            copilot: Enabled::Auto,
+            amp: Enabled::Auto,
+            codex: false,
             context: true,
             debounce: Duration::from_millis(100),
             max_wait: Duration::from_millis(300),
@@ -197,6 +208,14 @@ fn agents(r: &mut Reader, s: &mut Settings, name: &str, value: &Value) -> bool {
                 true
             }
             "websocket_url" => r.text(value, &mut s.rivumi_url),
+            _ => false,
+        }),
+        "gemini" => r.switch(value, &mut s.gemini),
+        "qwen" => r.switch(value, &mut s.qwen),
+        "copilot" => r.switch(value, &mut s.copilot),
+        "amp" => r.switch(value, &mut s.amp),
+        "codex" => r.table(value, &mut |r, name, value| match name {
+            "enabled" => r.boolean(value, &mut s.codex),
             _ => false,
         }),
         _ => return false,
@@ -279,6 +298,17 @@ impl Reader {
             }
             self.path.truncate(before);
         }
+    }
+
+    /// The table of an agent that has nothing to set but whether it is served.
+    fn switch(&mut self, value: &Value, out: &mut Enabled) {
+        self.table(value, &mut |r, name, value| {
+            let known = name == "enabled";
+            if known {
+                r.one_of(value, out, &ENABLED);
+            }
+            known
+        });
     }
 
     fn one_of<T: Clone>(&mut self, value: &Value, out: &mut T, words: &[(&str, T)]) {

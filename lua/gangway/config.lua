@@ -14,6 +14,11 @@ local M = {}
 ---@field claude { enabled: boolean, diffs: boolean } also serves opencode
 ---@field aivyx { enabled: boolean|"auto", approvals: boolean }
 ---@field rivumi { enabled: boolean|"auto", websocket_url: string? }
+---@field gemini { enabled: boolean|"auto" }
+---@field qwen { enabled: boolean|"auto" }
+---@field copilot { enabled: boolean|"auto" }
+---@field amp { enabled: boolean|"auto" }
+---@field codex { enabled: boolean } its socket is shared with other programs
 
 ---@class gangway.config.Context
 ---@field enabled boolean
@@ -63,6 +68,11 @@ M.defaults = {
     claude = { enabled = true, diffs = true },
     aivyx = { enabled = 'auto', approvals = true },
     rivumi = { enabled = 'auto', websocket_url = nil },
+    gemini = { enabled = 'auto' },
+    qwen = { enabled = 'auto' },
+    copilot = { enabled = 'auto' },
+    amp = { enabled = 'auto' },
+    codex = { enabled = false },
   },
   context = { enabled = true, debounce_ms = 100, max_wait_ms = 300, exclude = nil, root = nil },
   review = {

@@ -5,6 +5,8 @@
 //! buffer) is asked of the `Host`, which `plugin.rs` connects to the editor.
 
 pub mod aivyx;
+pub mod amp;
+pub mod codex;
 pub mod mcp;
 mod paths;
 pub mod rivumi;

@@ -11,6 +11,7 @@ use std::rc::Rc;
 use nvim_oxi::mlua::{self, FromLuaMulti, IntoLua, IntoLuaMulti, Lua, Table, Value};
 
 use super::{Plugin, lock};
+use crate::agents::codex::{Codex, CodexStatus};
 use crate::agents::mcp::{ClientEvent, ClientInfo, Mention};
 use crate::context::privacy::Share;
 use crate::editor::Editor;
@@ -183,6 +184,16 @@ impl Plugin {
             {
                 let dir = status.state_dir.unwrap_or_default();
                 notes.push(format!("aivyx-coder is served through {}", dir.display()))?;
+            }
+            match shared.codex.as_ref().map(Codex::status) {
+                Some(CodexStatus::Joined(path)) => {
+                    notes.push(format!("Codex is served through {}, joined", path.display()))?;
+                }
+                Some(CodexStatus::Serving(path)) => {
+                    notes.push(format!("Codex is served through {}", path.display()))?;
+                }
+                Some(CodexStatus::Waiting) => notes.push("Codex's socket is not to be had yet")?,
+                None => {}
             }
             for dir in shared.rivumi.as_ref().map(|r| r.status().directories).unwrap_or_default() {
                 notes.push(format!("Rivumi is served through {}", dir.display()))?;

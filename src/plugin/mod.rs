@@ -18,7 +18,9 @@ use nvim_oxi::mlua::{self, Lua, Table, Value};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
+use crate::agents::Host;
 use crate::agents::aivyx::{Aivyx, AivyxConfig, key};
+use crate::agents::codex::{Codex, CodexConfig};
 use crate::agents::mcp::{Family, Mcp};
 use crate::agents::rivumi::push::PushUrl;
 use crate::agents::rivumi::{Rivumi, RivumiConfig};
@@ -31,7 +33,7 @@ use crate::editor::{Bridge, Editor};
 use crate::log;
 use crate::review::desk::Desk;
 use crate::server::lockfile::{Environment, LockFiles};
-use crate::server::{Credentials, Limits, Server, ServerConfig};
+use crate::server::{self, Credentials, Limits, Server, ServerConfig};
 use crate::sharing::SharingStore;
 use gate::Gate;
 use host::EditorHost;
@@ -73,8 +75,11 @@ struct Shared {
     server: Option<Server>,
     port: Option<u16>,
     locks: Option<LockFiles>,
+    /// The socket file that Copilot CLI comes to.
+    socket: Option<PathBuf>,
     aivyx: Option<Aivyx>,
     rivumi: Option<Rivumi>,
+    codex: Option<Codex>,
     /// For `status()` and `:checkhealth`.
     problems: Vec<String>,
 }
@@ -87,6 +92,9 @@ fn lock(shared: &Mutex<Shared>) -> std::sync::MutexGuard<'_, Shared> {
 struct Variables {
     home: Option<PathBuf>,
     xdg_state_home: Option<PathBuf>,
+    codex_home: Option<PathBuf>,
+    /// Where a socket may be put.
+    runtime_dirs: Vec<PathBuf>,
     locks: Environment,
 }
 
@@ -102,11 +110,22 @@ impl Variables {
         Ok(Self {
             home: get("HOME")?,
             xdg_state_home: get("XDG_STATE_HOME")?,
+            codex_home: get("CODEX_HOME")?,
+            runtime_dirs: [get("XDG_RUNTIME_DIR")?, get("TMPDIR")?, Some("/tmp".into())]
+                .into_iter()
+                .flatten()
+                .filter(|dir| dir.is_absolute())
+                .collect(),
             locks: Environment {
                 home: get("HOME")?,
                 pi_lock_dir: get("PI_IDE_LOCK_DIR")?,
                 claude_config_dir: get("CLAUDE_CONFIG_DIR")?,
+                qwen_home: get("QWEN_HOME")?,
+                copilot_home: get("COPILOT_HOME")?,
+                xdg_data_home: get("XDG_DATA_HOME")?,
+                temporary: [get("TMPDIR")?, get("TMP")?, get("TEMP")?],
                 cwd: PathBuf::from(cwd.to_string_lossy()),
+                ..Environment::default()
             },
         })
     }
@@ -182,13 +201,16 @@ impl Plugin {
             feed: feed.clone(),
             latest: self.snapshots.clone(),
         };
+        let host: Arc<dyn Host> = Arc::new(host);
         let bridge = self.bridge.clone();
         let mcp =
-            Mcp::new(self.desk.clone(), self.snapshots.clone(), Arc::new(host), move |event| {
+            Mcp::new(self.desk.clone(), self.snapshots.clone(), Arc::clone(&host), move |event| {
                 bridge.post(move |_| exports::client_event(&event));
             });
-        let families = [(Family::Pi, settings.pi), (Family::Claude, settings.claude)];
-        let families = families.into_iter().filter(|(_, on)| *on).map(|(family, _)| family);
+        let served = served(&settings);
+        let families = served.iter().filter(|(_, on)| *on != Enabled::Off).map(|(f, _)| *f);
+        let auto = served.iter().filter(|(_, on)| *on == Enabled::Auto).map(|(f, _)| *f);
+        let environment = Environment { auto: auto.collect(), ..variables.locks.clone() };
         let (port_hint, credentials) = match self.before.borrow().clone() {
             Some((port, credentials)) => (Some(port), credentials.for_families(families)),
             None => (None, Credentials::generate(families)),
@@ -202,7 +224,8 @@ impl Plugin {
         let check_locks = Arc::new(tokio::sync::Notify::new());
         runtime.spawn(bring_up(BringUp {
             config,
-            environment: variables.locks.clone(),
+            environment,
+            runtime_dirs: variables.runtime_dirs.clone(),
             mcp: mcp.clone(),
             feed: feed.clone(),
             snapshots: self.snapshots.clone(),
@@ -211,6 +234,12 @@ impl Plugin {
             check_locks: Arc::clone(&check_locks),
         }));
         self.serve_files(&runtime, &settings, &variables, &shared);
+        if settings.codex {
+            let temporary = variables.locks.temporary[0].clone();
+            let config = CodexConfig::new(variables.codex_home, variables.home, temporary);
+            let _entered = runtime.enter();
+            lock(&shared).codex = config.map(|config| Codex::start(config, host));
+        }
         *self.running.borrow_mut() = Some(Running { runtime, mcp, shared, check_locks });
         Ok(())
     }
@@ -283,10 +312,8 @@ impl Plugin {
     /// `leaving`: Neovim exits, nothing starts again.
     fn stop(self: &Rc<Self>, leaving: bool) -> mlua::Result<()> {
         let Some(running) = self.running.borrow_mut().take() else { return Ok(()) };
-        let (server, aivyx, rivumi, locks) = {
-            let mut shared = lock(&running.shared);
-            (shared.server.take(), shared.aivyx.take(), shared.rivumi.take(), shared.locks.take())
-        };
+        let Shared { server, aivyx, rivumi, locks, socket, codex, .. } =
+            std::mem::take(&mut *lock(&running.shared));
         // aivyx has its own prompt: its questions go there unanswered, they are not rejected.
         if let Some(aivyx) = &aivyx {
             aivyx.leave();
@@ -298,6 +325,9 @@ impl Plugin {
         }
         running.runtime.spawn(async move {
             drop(locks);
+            if let Some(socket) = socket {
+                server::remove_socket(&socket);
+            }
             let stop_server = async {
                 if let Some(server) = server {
                     server.stop(ANSWER_WITHIN).await;
@@ -313,7 +343,12 @@ impl Plugin {
                     rivumi.stop().await;
                 }
             };
-            tokio::join!(stop_server, stop_aivyx, stop_rivumi);
+            let stop_codex = async {
+                if let Some(codex) = codex {
+                    codex.stop().await;
+                }
+            };
+            tokio::join!(stop_server, stop_aivyx, stop_rivumi, stop_codex);
             let _ = done.send(());
         });
         self.editor.stop_watching();
@@ -334,11 +369,24 @@ impl Plugin {
     }
 }
 
+/// The agents that come to the server, and whether they may.
+fn served(settings: &Settings) -> [(Family, Enabled); 6] {
+    let switch = |on| if on { Enabled::On } else { Enabled::Off };
+    [
+        (Family::Pi, switch(settings.pi)),
+        (Family::Claude, switch(settings.claude)),
+        (Family::Gemini, settings.gemini),
+        (Family::Qwen, settings.qwen),
+        (Family::Copilot, settings.copilot),
+        (Family::Amp, settings.amp),
+    ]
+}
+
 /// True if the change is one that only a restart brings into force.
 fn serves_differently(old: &Settings, new: &Settings) -> bool {
     let parts = |s: &Settings| {
         (
-            (s.pi, s.claude, s.claude_diffs),
+            (served(s), s.claude_diffs, s.codex),
             (s.aivyx, s.aivyx_approvals, s.rivumi, s.rivumi_url.clone()),
             (s.debounce, s.max_wait, s.root.clone(), s.context),
         )
@@ -349,6 +397,7 @@ fn serves_differently(old: &Settings, new: &Settings) -> bool {
 struct BringUp {
     config: ServerConfig,
     environment: Environment,
+    runtime_dirs: Vec<PathBuf>,
     mcp: Mcp,
     feed: Feed,
     snapshots: watch::Receiver<Arc<Snapshot>>,
@@ -359,7 +408,8 @@ struct BringUp {
 
 /// Runtime: listens, then publishes the lock files and keeps them true.
 async fn bring_up(up: BringUp) {
-    let BringUp { config, environment, mcp, feed, mut snapshots, bridge, shared, check_locks } = up;
+    let BringUp { config, environment, runtime_dirs, mcp, feed, bridge, shared, .. } = up;
+    let (mut snapshots, check_locks) = (up.snapshots, up.check_locks);
     let credentials = config.credentials.clone();
     let serve = move |link| {
         let mcp = mcp.clone();
@@ -392,6 +442,8 @@ async fn bring_up(up: BringUp) {
     }
     bridge.post(exports::started);
 
+    let copilot = credentials.token(Family::Copilot).is_some();
+    let mut door = copilot.then_some(UnixDoor { environment, dirs: runtime_dirs });
     let mut published = snapshot.roots.clone();
     let mut tick = tokio::time::interval(CHECK_LOCKS);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -400,13 +452,57 @@ async fn bring_up(up: BringUp) {
             changed = snapshots.changed() => {
                 if changed.is_err() { return }
                 let snapshot = Arc::clone(&snapshots.borrow_and_update());
-                if snapshot.roots == published { continue }
-                published.clone_from(&snapshot.roots);
-                with_locks(&shared, |locks| locks.rewrite(&snapshot.root_spellings()));
+                if snapshot.roots != published {
+                    published.clone_from(&snapshot.roots);
+                    with_locks(&shared, |locks| locks.rewrite(&snapshot.root_spellings()));
+                }
+                continue;
             }
-            _ = tick.tick() => with_locks(&shared, LockFiles::check),
-            () = check_locks.notified() => with_locks(&shared, LockFiles::check),
+            _ = tick.tick() => {}
+            () = check_locks.notified() => {}
         }
+        if door.as_ref().is_some_and(|door| door.open(&shared)) {
+            door = None;
+        }
+        with_locks(&shared, LockFiles::check);
+    }
+}
+
+/// Copilot CLI comes through a Unix socket, which is made when there is a reason to.
+struct UnixDoor {
+    environment: Environment,
+    dirs: Vec<PathBuf>,
+}
+
+impl UnixDoor {
+    /// True when there is nothing more to do.
+    fn open(&self, shared: &Mutex<Shared>) -> bool {
+        let family = Family::Copilot;
+        if self.environment.auto.contains(&family) && !self.environment.is_used(family) {
+            return false;
+        }
+        let mut shared = lock(shared);
+        let Some(server) = &mut shared.server else { return true };
+        let dirs: Vec<_> = self.dirs.iter().map(PathBuf::as_path).collect();
+        let name = format!("gangway-{}", std::process::id());
+        let made = server::place_for_socket(&dirs, &name).and_then(|path| {
+            server.listen_unix(&path).inspect_err(|_| server::remove_socket(&path))?;
+            Ok(path)
+        });
+        match made {
+            Ok(path) => {
+                shared.socket = Some(path.clone());
+                let errors = shared.locks.as_mut().map(|locks| locks.set_socket(path));
+                for error in errors.unwrap_or_default() {
+                    tracing::warn!("lock file: {error}");
+                }
+            }
+            Err(error) => {
+                tracing::warn!("no socket for Copilot CLI: {error}");
+                shared.problems.push(format!("no socket for Copilot CLI: {error}"));
+            }
+        }
+        true
     }
 }
 

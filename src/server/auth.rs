@@ -1,13 +1,14 @@
 //! Who may come in: tokens, and the checks on a request before anything is upgraded.
 //!
 //! Pure but for the making of tokens, any thread. Every lock file has a token of its own, so the
-//! credential tells the family of the agent. Tokens are compared in constant time, are accepted in
-//! headers alone, and never get into a log: `Debug` hides them.
+//! credential tells the family of the agent. Tokens are compared in constant time, are accepted
+//! only in the place where the family's agents put theirs, and never get into a log: `Debug` hides
+//! them.
 
 use std::collections::BTreeMap;
 use std::io;
 
-use axum::http::header::{HOST, ORIGIN};
+use axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
 use axum::http::{HeaderMap, HeaderName, StatusCode, Uri};
 use rand::TryRng;
 use subtle::ConstantTimeEq;
@@ -78,13 +79,89 @@ impl Credentials {
     }
 }
 
-/// The header a family's agents send their token in.
+/// The header a family's agents send their token in. Amp has none: its token is in the query.
 #[must_use]
 pub fn header(family: Family) -> HeaderName {
-    HeaderName::from_static(match family {
-        Family::Pi => "x-pi-ide-authorization",
-        Family::Claude => "x-claude-code-ide-authorization",
-    })
+    match family {
+        Family::Pi => HeaderName::from_static("x-pi-ide-authorization"),
+        Family::Claude => HeaderName::from_static("x-claude-code-ide-authorization"),
+        Family::Gemini | Family::Qwen | Family::Copilot | Family::Amp => AUTHORIZATION,
+    }
+}
+
+/// Where a token was offered; each place belongs to some families and to no others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Pi,
+    Claude,
+    /// `Authorization: Bearer …`
+    Bearer,
+    /// `Authorization: Nonce …`
+    Nonce,
+    /// `?auth=…`
+    Query,
+    /// `Authorization` of a kind that nobody here uses.
+    Strange,
+}
+
+impl Place {
+    fn families(self) -> &'static [Family] {
+        match self {
+            Place::Pi => &[Family::Pi],
+            Place::Claude => &[Family::Claude],
+            Place::Bearer => &[Family::Gemini, Family::Qwen],
+            Place::Nonce => &[Family::Copilot],
+            Place::Query => &[Family::Amp],
+            Place::Strange => &[],
+        }
+    }
+}
+
+/// Everything in a request that looks like a token.
+fn offered(uri: &Uri, headers: &HeaderMap) -> Vec<(Place, Vec<u8>)> {
+    let mut out = Vec::new();
+    for (place, family) in [(Place::Pi, Family::Pi), (Place::Claude, Family::Claude)] {
+        let values = headers.get_all(header(family)).iter();
+        out.extend(values.map(|value| (place, value.as_bytes().to_vec())));
+    }
+    for value in headers.get_all(AUTHORIZATION) {
+        let value = value.as_bytes();
+        let space = value.iter().position(|byte| *byte == b' ').unwrap_or(value.len());
+        let (scheme, rest) = value.split_at(space);
+        let place = if scheme.eq_ignore_ascii_case(b"bearer") {
+            Place::Bearer
+        } else if scheme.eq_ignore_ascii_case(b"nonce") {
+            Place::Nonce
+        } else {
+            Place::Strange
+        };
+        out.push((place, rest.trim_ascii().to_vec()));
+    }
+    let query = url::form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes());
+    let tokens = query.filter(|(name, _)| name == "auth");
+    out.extend(tokens.map(|(_, value)| (Place::Query, value.as_bytes().to_vec())));
+    out
+}
+
+/// The way a connection came in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Door {
+    /// This machine's loopback, at our port.
+    Loopback(u16),
+    /// A socket in a directory that only the user can enter. Copilot's alone.
+    Unix,
+}
+
+impl From<u16> for Door {
+    fn from(port: u16) -> Self {
+        Door::Loopback(port)
+    }
+}
+
+impl Door {
+    fn serves(self, family: Family) -> bool {
+        (self == Door::Unix) == (family == Family::Copilot)
+    }
 }
 
 /// Why a request is turned away. Says nothing an attacker could use.
@@ -108,41 +185,51 @@ impl Refusal {
     }
 }
 
-/// Decides about a request by its target and headers; `port` is ours.
+/// Decides about a request by the door it came through, its target and its headers.
 ///
 /// # Errors
 /// The first reason to refuse it.
 pub fn admit(
     uri: &Uri,
     headers: &HeaderMap,
-    port: u16,
+    door: impl Into<Door>,
     credentials: &Credentials,
 ) -> Result<Family, Refusal> {
+    let door = door.into();
+    if !host_is_ours(uri, headers, door) {
+        return Err(Refusal::Host);
+    }
+    if headers.contains_key(ORIGIN) {
+        return Err(Refusal::Origin);
+    }
+    let mut offered = offered(uri, headers).into_iter();
+    // More than one is a contradiction, even of right ones.
+    let (Some((place, value)), None) = (offered.next(), offered.next()) else {
+        return Err(Refusal::Token);
+    };
+    let mut admitted = None;
+    for family in place.families() {
+        // Every candidate is compared, so that the time tells nothing.
+        let right = credentials.token(*family).is_some_and(|token| token.is(&value));
+        if right && door.serves(*family) {
+            admitted = Some(*family);
+        }
+    }
+    admitted.ok_or(Refusal::Token)
+}
+
+fn host_is_ours(uri: &Uri, headers: &HeaderMap, door: Door) -> bool {
+    let mut hosts = headers.get_all(HOST).iter();
+    let (Some(host), None) = (hosts.next(), hosts.next()) else { return false };
+    // Nobody is led to a socket file by a name that points here; clients put in what they like.
+    let Door::Loopback(port) = door else { return true };
     let ours = |host: &[u8]| {
         let names = ["127.0.0.1", "localhost"];
         names.iter().any(|name| host.eq_ignore_ascii_case(format!("{name}:{port}").as_bytes()))
     };
     // A target with an authority of its own goes before the header.
-    let named = uri.authority().is_none_or(|authority| ours(authority.as_str().as_bytes()));
-    let mut hosts = headers.get_all(HOST).iter();
-    match (hosts.next(), hosts.next()) {
-        (Some(host), None) if named && ours(host.as_bytes()) => {}
-        _ => return Err(Refusal::Host),
-    }
-    if headers.contains_key(ORIGIN) {
-        return Err(Refusal::Origin);
-    }
-    // All that any family's header says; more than one is a contradiction, even of right ones.
-    let mut offered = [Family::Pi, Family::Claude].into_iter().flat_map(|family| {
-        headers.get_all(header(family)).iter().map(move |value| (family, value))
-    });
-    match (offered.next(), offered.next()) {
-        (Some((family, value)), None) => match credentials.token(family) {
-            Some(token) if token.is(value.as_bytes()) => Ok(family),
-            _ => Err(Refusal::Token),
-        },
-        _ => Err(Refusal::Token),
-    }
+    uri.authority().is_none_or(|authority| ours(authority.as_str().as_bytes()))
+        && ours(host.as_bytes())
 }
 
 #[cfg(test)]
@@ -253,5 +340,62 @@ mod tests {
         let case = Case::new().with_token(Family::Pi);
         let uri = Uri::from_static("http://evil.example/");
         assert_eq!(admit(&uri, &case.headers, PORT, &case.credentials), Err(Refusal::Host));
+    }
+
+    fn all() -> Credentials {
+        Credentials::generate([
+            Family::Pi,
+            Family::Claude,
+            Family::Gemini,
+            Family::Qwen,
+            Family::Copilot,
+            Family::Amp,
+        ])
+        .unwrap()
+    }
+
+    #[test]
+    fn each_token_is_right_in_its_own_place_alone() {
+        let credentials = all();
+        for family in credentials.iter().map(|(family, _)| family) {
+            let token = credentials.token(family).unwrap().secret();
+            for (place, target, name, value) in [
+                (Place::Pi, "/".to_owned(), "x-pi-ide-authorization", token.to_owned()),
+                (Place::Claude, "/".into(), "x-claude-code-ide-authorization", token.into()),
+                (Place::Bearer, "/mcp".into(), "authorization", format!("Bearer {token}")),
+                (Place::Nonce, "/mcp".into(), "authorization", format!("Nonce {token}")),
+                (Place::Query, format!("/?auth={token}"), "x-other", String::new()),
+                (Place::Strange, "/".into(), "authorization", token.into()),
+                (Place::Strange, "/".into(), "authorization", format!("Basic {token}")),
+            ] {
+                for door in [Door::Loopback(PORT), Door::Unix] {
+                    let mut headers = HeaderMap::new();
+                    headers.insert(HOST, HeaderValue::from_static("localhost:4321"));
+                    headers.insert(name, HeaderValue::from_str(&value).unwrap());
+                    let uri: Uri = target.parse().unwrap();
+                    let admitted = admit(&uri, &headers, door, &credentials);
+                    let right = place.families().contains(&family) && door.serves(family);
+                    let expected = if right { Ok(family) } else { Err(Refusal::Token) };
+                    assert_eq!(admitted, expected, "{family:?} {place:?} {door:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_token_in_the_query_and_one_in_a_header_are_one_too_many() {
+        let credentials = all();
+        let token = |family| credentials.token(family).unwrap().secret().to_owned();
+        let uri: Uri = format!("/?auth={}", token(Family::Amp)).parse().unwrap();
+        let mut headers = HeaderMap::new();
+        headers.insert(HOST, HeaderValue::from_static("127.0.0.1:4321"));
+        assert_eq!(admit(&uri, &headers, PORT, &credentials), Ok(Family::Amp));
+        let twice: Uri = format!("{uri}&auth={}", token(Family::Amp)).parse().unwrap();
+        assert_eq!(admit(&twice, &headers, PORT, &credentials), Err(Refusal::Token));
+        let bearer = format!("Bearer {}", token(Family::Gemini));
+        headers.insert(AUTHORIZATION, HeaderValue::from_str(&bearer).unwrap());
+        assert_eq!(admit(&uri, &headers, PORT, &credentials), Err(Refusal::Token));
+        headers.insert(ORIGIN, HeaderValue::from_static("null"));
+        assert_eq!(admit(&uri, &headers, Door::Unix, &credentials), Err(Refusal::Origin));
     }
 }

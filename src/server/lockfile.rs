@@ -1,6 +1,7 @@
 //! Lock files: how agents find this Neovim and prove that its user let them.
 //!
-//! One file for each family, named after our port. All calls read and write files and try ports:
+//! One file for each family, named after our port. What is in it, and where it is, differs from
+//! family to family: `content` and `Environment` say how. All calls read and write files and try ports:
 //! never on Neovim's thread. One family failing never undoes the other, and a file that is not ours
 //! any more (another process id or token) is neither overwritten nor removed.
 
@@ -9,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use super::auth::{Credentials, Token};
 use crate::agents::mcp::Family;
@@ -61,8 +63,24 @@ pub struct Environment {
     pub pi_lock_dir: Option<PathBuf>,
     /// `$CLAUDE_CONFIG_DIR`: its `ide` is the directory.
     pub claude_config_dir: Option<PathBuf>,
+    /// `$QWEN_HOME`, in place of `~/.qwen`.
+    pub qwen_home: Option<PathBuf>,
+    /// `$COPILOT_HOME`, in place of `~/.copilot`.
+    pub copilot_home: Option<PathBuf>,
+    /// `$XDG_DATA_HOME`; Amp goes by it on Linux.
+    pub xdg_data_home: Option<PathBuf>,
+    /// `$TMPDIR`, `$TMP`, `$TEMP`: the first that is set is where Gemini CLI looks.
+    pub temporary: [Option<PathBuf>; 3],
     /// What relative values are relative to.
     pub cwd: PathBuf,
+    /// The socket file that Copilot CLI is sent to.
+    pub socket: Option<PathBuf>,
+    /// Families that are published only where their agent has been: its own directory exists.
+    pub auto: Vec<Family>,
+}
+
+fn set(value: Option<&PathBuf>) -> Option<PathBuf> {
+    value.cloned().filter(|value| !value.as_os_str().is_empty())
 }
 
 impl Environment {
@@ -71,13 +89,14 @@ impl Environment {
     /// # Errors
     /// When that needs a home directory and there is none.
     pub fn directory(&self, family: Family) -> Result<PathBuf, LockError> {
-        let set = |value: &Option<PathBuf>| value.clone().filter(|v| !v.as_os_str().is_empty());
-        let (variable, value, default, below) = match family {
-            Family::Pi => ("PI_IDE_LOCK_DIR", &self.pi_lock_dir, "~/.pi/ide", ""),
-            Family::Claude => ("CLAUDE_CONFIG_DIR", &self.claude_config_dir, "~/.claude", "ide"),
+        let (variable, path) = self.named(family);
+        let below = match family {
+            Family::Pi => "",
+            Family::Claude | Family::Qwen | Family::Copilot => "ide",
+            Family::Gemini => "gemini/ide",
+            Family::Amp => "amp/ide",
         };
-        let path = set(value).unwrap_or_else(|| default.into());
-        let home = set(&self.home);
+        let home = set(self.home.as_ref());
         let path = files::expand_home(&path, home.as_deref()).ok_or_else(|| LockError {
             family,
             message: format!(
@@ -87,6 +106,48 @@ impl Environment {
         })?;
         // Collecting the components cuts trailing slashes.
         Ok(self.cwd.join(path).join(below).components().collect())
+    }
+
+    /// The variable that says where the family's directory is, and what it says.
+    fn named(&self, family: Family) -> (&'static str, PathBuf) {
+        let (variable, value, default) = match family {
+            Family::Pi => ("PI_IDE_LOCK_DIR", set(self.pi_lock_dir.as_ref()), "~/.pi/ide"),
+            Family::Claude => {
+                ("CLAUDE_CONFIG_DIR", set(self.claude_config_dir.as_ref()), "~/.claude")
+            }
+            Family::Gemini => {
+                ("TMPDIR", self.temporary.iter().find_map(|value| set(value.as_ref())), "/tmp")
+            }
+            Family::Qwen => ("QWEN_HOME", set(self.qwen_home.as_ref()), "~/.qwen"),
+            Family::Copilot => ("COPILOT_HOME", set(self.copilot_home.as_ref()), "~/.copilot"),
+            Family::Amp if cfg!(target_os = "linux") => {
+                ("XDG_DATA_HOME", set(self.xdg_data_home.as_ref()), "~/.local/share")
+            }
+            Family::Amp => ("XDG_DATA_HOME", None, "~/.local/share"),
+        };
+        (variable, value.unwrap_or_else(|| default.into()))
+    }
+
+    /// The agent of this family has been here: it leaves a directory behind wherever it runs.
+    #[must_use]
+    pub fn is_used(&self, family: Family) -> bool {
+        let own = match family {
+            // Its settings are not where it looks for us.
+            Family::Gemini => {
+                let home = set(self.home.as_ref());
+                files::expand_home(Path::new("~/.gemini"), home.as_deref())
+            }
+            _ => self.directory(family).ok().and_then(|dir| dir.parent().map(Path::to_path_buf)),
+        };
+        own.is_some_and(|own| own.is_dir())
+    }
+
+    fn file_name(family: Family, port: u16, pid: u32) -> String {
+        match family {
+            Family::Gemini => format!("gemini-ide-server-{pid}-{port}.json"),
+            Family::Amp => format!("{port}.json"),
+            _ => format!("{port}.lock"),
+        }
     }
 }
 
@@ -101,10 +162,13 @@ pub struct LockError {
 /// Our lock files. Removed when dropped.
 #[derive(Debug)]
 pub struct LockFiles {
+    environment: Environment,
     port: u16,
     pid: u32,
     folders: Vec<String>,
     name: String,
+    /// When this was first published, in milliseconds since the Unix epoch.
+    since: u64,
     entries: Vec<Entry>,
 }
 
@@ -139,27 +203,49 @@ impl LockFiles {
         for (family, token) in credentials.iter() {
             match environment.directory(family) {
                 Ok(directory) => {
-                    sweep(&directory);
-                    let path = directory.join(format!("{port}.lock"));
+                    sweep(family, &directory);
+                    let name = Environment::file_name(family, port, std::process::id());
+                    let path = directory.join(name);
                     entries.push(Entry { family, token: token.clone(), path, trouble: None });
                 }
+                // Whoever has no home has not been here either.
+                Err(_) if environment.auto.contains(&family) => {}
                 Err(error) => errors.push(error),
             }
         }
         let mut out = Self {
+            environment: environment.clone(),
             port,
             pid: std::process::id(),
             folders: Vec::new(),
             name: String::new(),
+            since: std::time::SystemTime::now()
+                .duration_since(std::time::UNIX_EPOCH)
+                .map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX)),
             entries,
         };
         out.set_roots(roots);
         out.name = out.distinct_name(|_| true);
         for index in 0..out.entries.len() {
             // Whatever is there is stale: the port is ours.
-            errors.extend(out.write(index));
+            if out.is_due(&out.entries[index]) {
+                errors.extend(out.write(index));
+            }
         }
         (out, errors)
+    }
+
+    /// Copilot CLI can be sent to this socket from now on.
+    pub fn set_socket(&mut self, path: PathBuf) -> Vec<LockError> {
+        self.environment.socket = Some(path);
+        self.renew(|found, wanted| found != wanted)
+    }
+
+    /// This family's agent has a reason to look for us.
+    fn is_due(&self, entry: &Entry) -> bool {
+        let family = entry.family;
+        (family != Family::Copilot || self.environment.socket.is_some())
+            && (!self.environment.auto.contains(&family) || self.environment.is_used(family))
     }
 
     /// Tells agents about other folders. Does nothing when they are the same.
@@ -184,7 +270,8 @@ impl LockFiles {
     /// The files as they should be, for `status()`.
     #[must_use]
     pub fn paths(&self) -> Vec<(Family, PathBuf)> {
-        self.entries.iter().map(|entry| (entry.family, entry.path.clone())).collect()
+        let due = self.entries.iter().filter(|entry| self.is_due(entry));
+        due.map(|entry| (entry.family, entry.path.clone())).collect()
     }
 
     /// Removes what is still ours.
@@ -205,6 +292,9 @@ impl LockFiles {
         let mut errors = Vec::new();
         for index in 0..self.entries.len() {
             let entry = &self.entries[index];
+            if !self.is_due(entry) {
+                continue;
+            }
             let write = match find(entry, self.pid) {
                 Found::Nothing => true,
                 Found::Ours(bytes) => outdated(&bytes, &self.content(entry)),
@@ -231,16 +321,53 @@ impl LockFiles {
     }
 
     fn content(&self, entry: &Entry) -> Vec<u8> {
-        let lock = Lock {
-            pid: self.pid,
-            workspace_folders: self.folders.clone(),
-            ide_name: self.name.clone(),
-            transport: "ws".into(),
-            running_in_windows: (entry.family == Family::Claude).then_some(false),
-            auth_token: entry.token.secret().into(),
+        let token = entry.token.secret();
+        let (pid, port, folders, name) = (self.pid, self.port, &self.folders, &self.name);
+        let written = match entry.family {
+            Family::Pi | Family::Claude => serde_json::to_vec(&Lock {
+                pid,
+                workspace_folders: folders.clone(),
+                ide_name: name.clone(),
+                transport: "ws".into(),
+                running_in_windows: (entry.family == Family::Claude).then_some(false),
+                auth_token: token.into(),
+            }),
+            // Without `ideInfo` it serves only terminals of editors it knows by name. The process
+            // id is in the file's name.
+            Family::Gemini => serde_json::to_vec(&json!({
+                "port": port,
+                "workspacePath": folders.join(":"),
+                "authToken": token,
+                "ideInfo": {"name": "neovim", "displayName": name},
+            })),
+            // A file without `ppid`, or with a dead one, is deleted by the agent.
+            Family::Qwen => serde_json::to_vec(&json!({
+                "port": port,
+                "workspacePath": folders.join(":"),
+                "ppid": pid,
+                "authToken": token,
+                "ideName": name,
+                "ideInfo": {"name": "neovim", "displayName": name},
+            })),
+            Family::Copilot => serde_json::to_vec(&json!({
+                "socketPath": self.environment.socket.as_deref().map(Path::to_string_lossy),
+                "scheme": "unix",
+                "headers": {"Authorization": format!("Nonce {token}")},
+                "pid": pid,
+                "timestamp": self.since,
+                "workspaceFolders": folders,
+                "ideName": name,
+            })),
+            Family::Amp => serde_json::to_vec(&json!({
+                "workspaceFolders": folders,
+                "port": port,
+                "ideName": name,
+                "authToken": token,
+                "pid": pid,
+            })),
         };
         // Numbers and strings: there is nothing in it that JSON could not say.
-        serde_json::to_vec(&lock).unwrap_or_default()
+        written.unwrap_or_default()
     }
 
     /// `Neovim (project)`; with our process id behind it when another Neovim that is running, and
@@ -254,10 +381,11 @@ impl LockFiles {
         if self.name == distinct {
             return distinct;
         }
-        let taken = self.entries.iter().filter_map(|entry| entry.path.parent()).any(|directory| {
-            locks_in(directory).any(|(port, lock)| {
-                let other = port != self.port && lock.pid != self.pid && before(port);
-                other && lock.ide_name == plain && is_alive(lock.pid)
+        let taken = self.entries.iter().any(|entry| {
+            let directory = entry.path.parent().unwrap_or(Path::new("/"));
+            seen_in(entry.family, directory).into_iter().any(|(_, other)| {
+                let different = other.port != self.port && other.pid != self.pid;
+                different && before(other.port) && other.name == plain && is_alive(other.pid)
             })
         });
         if taken { distinct } else { plain }
@@ -271,9 +399,10 @@ impl Drop for LockFiles {
 }
 
 fn find(entry: &Entry, pid: u32) -> Found {
+    let name = entry.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     match files::read_own(&entry.path, MAX_LOCK) {
-        Ok(bytes) => match serde_json::from_slice::<Lock>(&bytes) {
-            Ok(lock) if lock.pid == pid && lock.auth_token == entry.token.secret() => {
+        Ok(bytes) => match Seen::read(entry.family, &name, &bytes) {
+            Some(seen) if seen.pid == pid && seen.token == entry.token.secret() => {
                 Found::Ours(bytes)
             }
             _ => Found::Foreign,
@@ -285,27 +414,86 @@ fn find(entry: &Entry, pid: u32) -> Found {
     }
 }
 
-/// The readable lock files of a directory, with their ports.
+/// The readable lock files of Pi's or Claude Code's directory, with their ports.
 pub fn locks_in(directory: &Path) -> impl Iterator<Item = (u16, Lock)> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     entries.filter_map(|entry| {
         let path = entry.path();
-        let name = path.file_name()?.to_str()?;
-        let port = name.strip_suffix(".lock")?.parse().ok()?;
+        let port = path.file_name()?.to_str()?.strip_suffix(".lock")?.parse().ok()?;
         let bytes = files::read_own(&path, MAX_LOCK).ok()?;
         Some((port, serde_json::from_slice(&bytes).ok()?))
     })
 }
 
+/// What the lock files of all families say, each in its own words.
+struct Seen {
+    pid: u32,
+    port: u16,
+    name: String,
+    token: String,
+    socket: Option<PathBuf>,
+}
+
+impl Seen {
+    fn read(family: Family, file_name: &str, bytes: &[u8]) -> Option<Self> {
+        let value: Value = serde_json::from_slice(bytes).ok()?;
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let number = |value: &Value| value.as_u64().and_then(|number| u32::try_from(number).ok());
+        let (stem, extension) = file_name.rsplit_once('.')?;
+        let named = match family {
+            Family::Gemini => {
+                let (pid, port) = stem.strip_prefix("gemini-ide-server-")?.split_once('-')?;
+                (extension == "json").then_some((pid.parse().ok(), port))?
+            }
+            Family::Amp => (extension == "json").then_some((None, stem))?,
+            _ => (extension == "lock").then_some((None, stem))?,
+        };
+        let port = named.1.parse().ok()?;
+        let (pid, name, token) = match family {
+            Family::Gemini => {
+                (named.0, text(&value["ideInfo"]["displayName"]), text(&value["authToken"]))
+            }
+            Family::Qwen => {
+                (number(&value["ppid"]), text(&value["ideName"]), text(&value["authToken"]))
+            }
+            Family::Copilot => (
+                number(&value["pid"]),
+                text(&value["ideName"]),
+                text(&value["headers"]["Authorization"])
+                    .and_then(|value| value.strip_prefix("Nonce ").map(str::to_owned)),
+            ),
+            Family::Pi | Family::Claude | Family::Amp => {
+                (number(&value["pid"]), text(&value["ideName"]), text(&value["authToken"]))
+            }
+        };
+        let socket = text(&value["socketPath"]).map(PathBuf::from);
+        Some(Self { pid: pid?, port, name: name.unwrap_or_default(), token: token?, socket })
+    }
+}
+
+/// The readable lock files of a family's directory.
+fn seen_in(family: Family, directory: &Path) -> Vec<(PathBuf, Seen)> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let read = entries.filter_map(|entry| {
+        let path = entry.path();
+        let bytes = files::read_own(&path, MAX_LOCK).ok()?;
+        let seen = Seen::read(family, path.file_name()?.to_str()?, &bytes)?;
+        Some((path, seen))
+    });
+    read.collect()
+}
+
 /// Removes what crashed Neovims left in `directory`: lock files with our kind of name whose
 /// process is gone and whose port is closed, and unfinished ones. Nothing of anybody else.
-fn sweep(directory: &Path) {
-    for (port, lock) in locks_in(directory) {
-        let ours = lock.ide_name.starts_with("Neovim (") && lock.ide_name.ends_with(')');
-        if ours && !is_alive(lock.pid) && !is_open(port) {
-            let path = directory.join(format!("{port}.lock"));
+fn sweep(family: Family, directory: &Path) {
+    for (path, seen) in seen_in(family, directory) {
+        let ours = seen.name.starts_with("Neovim (") && seen.name.ends_with(')');
+        if ours && !is_alive(seen.pid) && !is_open(seen.port) {
             tracing::info!(path = %path.display(), "removing a stale lock file");
             let _ = std::fs::remove_file(path);
+            if let Some(socket) = seen.socket {
+                super::remove_socket(&socket);
+            }
         }
     }
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
@@ -451,7 +639,7 @@ mod tests {
             };
             match family {
                 Family::Pi => environment.pi_lock_dir = Some(value.into()),
-                Family::Claude => environment.claude_config_dir = Some(value.into()),
+                _ => environment.claude_config_dir = Some(value.into()),
             }
             environment.directory(family).unwrap().to_str().unwrap().to_owned()
         };
@@ -624,5 +812,135 @@ mod tests {
         let lock = case.lock(Family::Pi);
         let shown = format!("{lock:?} {files:?} {:?}", case.credentials);
         assert!(!shown.contains(&lock.auth_token), "{shown}");
+    }
+
+    fn everybody() -> Case {
+        let mut case = Case::new();
+        case.credentials = Credentials::generate(Family::ALL).unwrap();
+        case.environment.temporary[1] = Some(case.dir.path().join("tmp"));
+        case
+    }
+
+    fn read(path: &Path) -> Value {
+        serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn every_other_agent_finds_what_it_looks_for_where_it_looks() {
+        let case = everybody();
+        let (mut files, errors) = case.publish(&["/work/proj", "/real/proj"]);
+        assert_eq!(errors, []);
+        assert_eq!(files.set_socket("/run/x/ide.sock".into()), []);
+        let (port, pid, home) = (case.port, std::process::id(), case.dir.path());
+        let token = |family| case.credentials.token(family).unwrap().secret();
+        let (name, info) =
+            ("Neovim (proj)", json!({"name": "neovim", "displayName": "Neovim (proj)"}));
+        let gemini = home.join(format!("tmp/gemini/ide/gemini-ide-server-{pid}-{port}.json"));
+        assert_eq!(
+            read(&gemini),
+            json!({"port": port, "workspacePath": "/work/proj:/real/proj",
+                "authToken": token(Family::Gemini), "ideInfo": info})
+        );
+        let qwen = home.join(format!(".qwen/ide/{port}.lock"));
+        assert_eq!(
+            read(&qwen),
+            json!({"port": port, "workspacePath": "/work/proj:/real/proj", "ppid": pid,
+                "authToken": token(Family::Qwen), "ideName": name, "ideInfo": info})
+        );
+        let copilot = home.join(format!(".copilot/ide/{port}.lock"));
+        let mut lock = read(&copilot);
+        assert!(lock["timestamp"].take().as_u64().unwrap() > 1_700_000_000_000);
+        assert_eq!(
+            lock,
+            json!({"socketPath": "/run/x/ide.sock", "scheme": "unix", "timestamp": null,
+                "headers": {"Authorization": format!("Nonce {}", token(Family::Copilot))},
+                "pid": pid, "workspaceFolders": ["/work/proj", "/real/proj"], "ideName": name})
+        );
+        let amp = home.join(format!(".local/share/amp/ide/{port}.json"));
+        assert_eq!(
+            read(&amp),
+            json!({"workspaceFolders": ["/work/proj", "/real/proj"], "port": port,
+                "ideName": name, "authToken": token(Family::Amp), "pid": pid})
+        );
+        for path in [&gemini, &qwen, &copilot, &amp] {
+            assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        }
+        assert_eq!(files.paths().len(), 6);
+        drop(files);
+        assert!([gemini, qwen, copilot, amp].iter().all(|path| !path.exists()));
+    }
+
+    #[test]
+    fn an_agent_that_was_never_here_gets_no_directory_until_it_comes() {
+        let mut case = everybody();
+        case.environment.auto = vec![Family::Gemini, Family::Qwen, Family::Copilot, Family::Amp];
+        let (mut files, errors) = case.publish(&["/w"]);
+        assert_eq!(errors, []);
+        assert_eq!(files.set_socket("/run/x/ide.sock".into()), []);
+        let home = case.dir.path();
+        let made = |name: &str| home.join(name).exists();
+        for name in [".gemini", "tmp", ".qwen", ".copilot", ".local"] {
+            assert!(!made(name), "{name}");
+        }
+        assert_eq!(files.paths().len(), 2);
+        std::fs::create_dir(home.join(".gemini")).unwrap();
+        std::fs::create_dir(home.join(".qwen")).unwrap();
+        std::fs::create_dir_all(home.join(".local/share/amp")).unwrap();
+        assert_eq!(files.check(), []);
+        assert!(made("tmp/gemini/ide") && made(".qwen/ide") && made(".local/share/amp/ide"));
+        assert!(!made(".copilot"));
+        assert_eq!(files.paths().len(), 5);
+        case.environment.home = None;
+        case.environment.auto.retain(|family| *family != Family::Amp);
+        let (_files, errors) = case.publish(&["/w"]);
+        let families: Vec<Family> = errors.iter().map(|error| error.family).collect();
+        assert_eq!(families, [Family::Pi, Family::Claude, Family::Amp], "those that are on");
+    }
+
+    #[test]
+    fn what_others_left_for_any_agent_is_cleaned_up_with_its_socket() {
+        let case = everybody();
+        let (dead, port) = (dead_pid(), closed_port());
+        let socket = super::super::place_for_socket(&[case.dir.path()], "gangway-1").unwrap();
+        std::fs::write(&socket, "").unwrap();
+        let plant = |family, name: String, content: Value| {
+            let path = case.environment.directory(family).unwrap().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(&path, content.to_string()).unwrap();
+            path
+        };
+        let info = json!({"name": "neovim", "displayName": "Neovim (a)"});
+        let left = [
+            plant(
+                Family::Gemini,
+                format!("gemini-ide-server-{dead}-{port}.json"),
+                json!({"authToken": "x", "ideInfo": info}),
+            ),
+            plant(
+                Family::Qwen,
+                format!("{port}.lock"),
+                json!({"ppid": dead, "authToken": "x", "ideName": "Neovim (a)"}),
+            ),
+            plant(
+                Family::Copilot,
+                format!("{port}.lock"),
+                json!({"pid": dead, "headers": {"Authorization": "Nonce x"},
+                    "ideName": "Neovim (a)", "socketPath": socket}),
+            ),
+            plant(
+                Family::Amp,
+                format!("{port}.json"),
+                json!({"pid": dead, "authToken": "x", "ideName": "Neovim (a)"}),
+            ),
+        ];
+        let kept = plant(
+            Family::Gemini,
+            format!("gemini-ide-server-{dead}-{}.json", port + 1),
+            json!({"authToken": "x", "ideInfo": {"displayName": "Some Editor"}}),
+        );
+        let (_files, errors) = case.publish(&["/w"]);
+        assert_eq!(errors, []);
+        assert!(left.iter().all(|path| !path.exists()) && kept.exists());
+        assert!(!socket.parent().unwrap().exists());
     }
 }

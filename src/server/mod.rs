@@ -2,16 +2,19 @@
 //! that lead them to it.
 //!
 //! Runs on the tokio runtime. Knows sockets, tokens and files, not what agents say: a connection
-//! that has proved itself goes to the handler as a `Link`. Everything a stranger can make us spend
+//! that has proved itself goes to the handler as a `Link`; `socket` carries WebSockets, `streamable`
+//! sessions over plain requests. Everything a stranger can make us spend
 //! before that (time, memory, connections) is limited.
 
 pub mod auth;
 pub mod lockfile;
 mod socket;
+mod streamable;
 mod wire;
 
 use std::io;
 use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -25,20 +28,25 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, UnixListener};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tower_service::Service;
 
 use crate::agents::BoxFuture;
-use crate::agents::mcp::{Family, Link};
+use crate::agents::mcp::{Family, Link, Transport};
 pub use auth::Credentials;
-use wire::Wire;
+use auth::Door;
+use wire::{Socket, Wire};
 
 /// The largest message and frame, in bytes; a proposal and its file fit.
 pub const MAX_MESSAGE: usize = 64 << 20;
 /// A request's head, in bytes.
 const MAX_HEAD: usize = 16 << 10;
+/// A socket's name in its directory.
+const SOCKET: &str = "ide.sock";
+/// The shortest limit there is (macOS), in bytes.
+const MAX_SOCKET_NAME: usize = 100;
 /// What the system holds for a connection, in bytes. Far less than its default, which would hide
 /// for a long time that a peer has stopped reading, or is reading slowly.
 const SEND_BUFFER: u32 = 256 << 10;
@@ -62,6 +70,14 @@ pub struct Limits {
     pub dead_after: u32,
     /// Ticks in which nothing of a waiting message got through.
     pub stuck_after: u32,
+    /// Between two signs of life in a stream that has nothing to say; clients and the proxies of
+    /// some of them cut silent ones after minutes.
+    pub keep_alive: Duration,
+    /// How long a session that has had a stream may be without anything open. Clients that lose it
+    /// are back within a second.
+    pub absence: Duration,
+    /// The same for one that never had a stream.
+    pub silence: Duration,
 }
 
 impl Default for Limits {
@@ -74,6 +90,9 @@ impl Default for Limits {
             ping_every: 30,
             dead_after: 100,
             stuck_after: 30,
+            keep_alive: Duration::from_secs(20),
+            absence: Duration::from_secs(5),
+            silence: Duration::from_secs(60),
         }
     }
 }
@@ -93,6 +112,7 @@ struct Context {
     limits: Limits,
     handler: Handler,
     sessions: Arc<Semaphore>,
+    http: streamable::Sessions,
     stop: watch::Sender<bool>,
 }
 
@@ -101,7 +121,7 @@ pub struct Server {
     context: Arc<Context>,
     /// Ends the listening alone.
     deaf: watch::Sender<bool>,
-    accepting: JoinHandle<JoinSet<()>>,
+    accepting: Vec<JoinHandle<JoinSet<()>>>,
 }
 
 impl Server {
@@ -132,11 +152,28 @@ impl Server {
         let sessions = Arc::new(Semaphore::new(limits.sessions));
         let handler: Handler = Arc::new(move |link| Box::pin(handler(link)));
         let stop = watch::Sender::new(false);
-        let context = Arc::new(Context { port, credentials, limits, handler, sessions, stop });
-        let (deaf, hears) = watch::channel(false);
-        let accepting = tokio::spawn(accept(listener, Arc::clone(&context), hears));
+        let http = streamable::Sessions::default();
+        let context = Context { port, credentials, limits, handler, sessions, http, stop };
+        let deaf = watch::Sender::new(false);
+        let mut server = Self { context: Arc::new(context), deaf, accepting: Vec::new() };
+        server.listen(Listener::Tcp(listener));
         tracing::info!(port, "listening");
-        Ok(Self { context, deaf, accepting })
+        Ok(server)
+    }
+
+    /// Listens on a Unix socket as well, which must be in a directory that only the user can
+    /// enter: that is what keeps others out before they are asked for a token.
+    ///
+    /// # Errors
+    /// When the socket cannot be made: the name is taken or too long.
+    pub fn listen_unix(&mut self, path: &Path) -> io::Result<()> {
+        self.listen(Listener::Unix(UnixListener::bind(path)?));
+        Ok(())
+    }
+
+    fn listen(&mut self, listener: Listener) {
+        let accepting = accept(listener, Arc::clone(&self.context), self.deaf.subscribe());
+        self.accepting.push(tokio::spawn(accepting));
     }
 
     #[must_use]
@@ -152,20 +189,57 @@ impl Server {
     /// Stops listening first (an agent that is told to go comes back within milliseconds), then
     /// lets every session answer what it owes and close. What is left at the deadline is cut.
     pub async fn stop(mut self, deadline: Duration) {
-        let _ = self.deaf.send(true);
-        let Ok(mut connections) = (&mut self.accepting).await else { return };
+        self.deaf.send_replace(true);
+        let mut all = Vec::new();
+        for accepting in &mut self.accepting {
+            all.extend(accepting.await);
+        }
         self.context.stop.send_replace(true);
-        let all = async { while connections.join_next().await.is_some() {} };
-        if tokio::time::timeout(deadline, all).await.is_err() {
-            tracing::warn!(left = connections.len(), "cutting connections");
-            connections.shutdown().await;
+        let gone = async {
+            for connections in &mut all {
+                while connections.join_next().await.is_some() {}
+            }
+        };
+        if tokio::time::timeout(deadline, gone).await.is_err() {
+            tracing::warn!("cutting connections");
+            for connections in &mut all {
+                connections.shutdown().await;
+            }
         }
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.accepting.abort();
+        for accepting in &self.accepting {
+            accepting.abort();
+        }
+    }
+}
+
+/// A name for a socket in a new directory that only the user can enter, below the first of `bases`
+/// that takes one. `name` makes the directory recognisable.
+///
+/// # Errors
+/// When there is no such place: names of sockets are short.
+pub fn place_for_socket(bases: &[&Path], name: &str) -> io::Result<PathBuf> {
+    let mut trouble = io::Error::other("no directory for a socket");
+    for base in bases {
+        let made = tempfile::Builder::new().prefix(&format!("{name}-")).tempdir_in(base);
+        match made.map(|dir| dir.keep().join(SOCKET)) {
+            Ok(path) if path.as_os_str().len() <= MAX_SOCKET_NAME => return Ok(path),
+            Ok(path) => remove_socket(&path),
+            Err(error) => trouble = error,
+        }
+    }
+    Err(trouble)
+}
+
+/// Removes a socket of `place_for_socket`, and its directory.
+pub fn remove_socket(path: &Path) {
+    if path.file_name() == Some(SOCKET.as_ref()) {
+        let _ = std::fs::remove_file(path);
+        let _ = path.parent().map(std::fs::remove_dir);
     }
 }
 
@@ -178,8 +252,29 @@ fn listen(port: u16) -> io::Result<TcpListener> {
     socket.listen(1024)
 }
 
+enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+impl Listener {
+    async fn accept(&self) -> io::Result<Wire> {
+        Ok(Wire::new(match self {
+            Listener::Tcp(listener) => Socket::Tcp(listener.accept().await?.0),
+            Listener::Unix(listener) => Socket::Unix(listener.accept().await?.0),
+        }))
+    }
+
+    fn door(&self, port: u16) -> Door {
+        match self {
+            Listener::Tcp(_) => Door::Loopback(port),
+            Listener::Unix(_) => Door::Unix,
+        }
+    }
+}
+
 async fn accept(
-    listener: TcpListener,
+    listener: Listener,
     context: Arc<Context>,
     mut hears: watch::Receiver<bool>,
 ) -> JoinSet<()> {
@@ -187,17 +282,19 @@ async fn accept(
     let router =
         Router::new().route("/", any(enter)).fallback(enter).with_state(Arc::clone(&context));
     let mut connections = JoinSet::new();
+    let door = listener.door(context.port);
     loop {
         let next = async {
             let permit = Arc::clone(&strangers).acquire_owned().await.map_err(io::Error::other)?;
-            Ok::<_, io::Error>((permit, listener.accept().await?.0))
+            Ok::<_, io::Error>((permit, listener.accept().await?))
         };
         tokio::select! {
             () = told(&mut hears) => break,
             Some(_) = connections.join_next() => {}
             accepted = next => match accepted {
-                Ok((permit, tcp)) => {
-                    connections.spawn(serve(tcp, router.clone(), Arc::clone(&context), permit));
+                Ok((permit, wire)) => {
+                    let context = Arc::clone(&context);
+                    connections.spawn(serve(wire, door, router.clone(), context, permit));
                 }
                 // Out of descriptors, or the peer was faster: not ours to repair.
                 Err(error) => {
@@ -215,10 +312,35 @@ async fn told(word: &mut watch::Receiver<bool>) {
     let _ = word.wait_for(|said| *said).await;
 }
 
-/// Where the upgraded connection comes out: axum hands it over in a task of its own, but it is to
-/// live in the one that can be stopped.
+/// Where what a request leads to comes out: axum answers requests in places of its own, but the
+/// connection is to live in the task that can be stopped.
 #[derive(Clone)]
-struct Exit(Arc<Mutex<Option<oneshot::Sender<Upgraded>>>>);
+struct Visit {
+    door: Door,
+    upgraded: Slot<Upgraded>,
+    /// The request is one that takes its time.
+    admitted: Slot<()>,
+}
+
+/// Takes one thing, once.
+struct Slot<T>(Arc<Mutex<Option<oneshot::Sender<T>>>>);
+
+impl<T> Clone for Slot<T> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<T> Slot<T> {
+    fn new() -> (Self, oneshot::Receiver<T>) {
+        let (sender, receiver) = oneshot::channel();
+        (Self(Arc::new(Mutex::new(Some(sender)))), receiver)
+    }
+
+    fn take(&self) -> Option<oneshot::Sender<T>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
 
 struct Upgraded {
     socket: WebSocket,
@@ -228,17 +350,17 @@ struct Upgraded {
 }
 
 async fn serve(
-    tcp: TcpStream,
+    wire: Wire,
+    door: Door,
     router: Router,
     context: Arc<Context>,
     stranger: OwnedSemaphorePermit,
 ) {
-    let _ = tcp.set_nodelay(true);
-    let wire = Wire::new(tcp);
-    let (sender, upgraded) = oneshot::channel();
-    let exit = Exit(Arc::new(Mutex::new(Some(sender))));
+    let (upgraded_slot, upgraded) = Slot::new();
+    let (admitted_slot, admitted) = Slot::new();
+    let visit = Visit { door, upgraded: upgraded_slot, admitted: admitted_slot };
     let service = hyper::service::service_fn(move |mut request: hyper::Request<_>| {
-        request.extensions_mut().insert(exit.clone());
+        request.extensions_mut().insert(visit.clone());
         router.clone().call(request.map(Body::new))
     });
     let connection = http1::Builder::new()
@@ -252,11 +374,19 @@ async fn serve(
         if let Err(error) = connection.await {
             tracing::debug!(%error, "handshake");
         }
-        // An error when it was turned away: then nobody holds the exit any more.
+        // An error when it was turned away: then nobody holds the slot any more.
         upgraded.await.ok()
     };
+    tokio::pin!(handshake);
     let upgraded = tokio::select! {
-        upgraded = tokio::time::timeout(context.limits.handshake, handshake) => upgraded,
+        biased;
+        Ok(()) = admitted => {
+            drop(stranger);
+            // Its session ends it, also when the server stops.
+            handshake.await;
+            return wire.close(REFUSED).await;
+        }
+        upgraded = tokio::time::timeout(context.limits.handshake, &mut handshake) => upgraded,
         () = told(&mut stop) => return,
     };
     match upgraded {
@@ -281,24 +411,35 @@ fn turn_away(status: StatusCode) -> Response {
     response
 }
 
-/// Answers every request there can be: turns it away, or upgrades it.
+/// Answers every request there can be: turns it away, upgrades it, or passes it to its session.
 async fn enter(
     State(context): State<Arc<Context>>,
-    Extension(exit): Extension<Exit>,
+    Extension(visit): Extension<Visit>,
     uri: Uri,
     headers: HeaderMap,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
-    _: Request,
+    request: Request,
 ) -> Response {
-    let family = match auth::admit(&uri, &headers, context.port, &context.credentials) {
+    let family = match auth::admit(&uri, &headers, visit.door, &context.credentials) {
         Ok(family) => family,
         Err(refusal) => {
             tracing::info!(?refusal, "refused a connection");
             return turn_away(refusal.status());
         }
     };
-    if uri.path() != "/" {
-        return turn_away(StatusCode::NOT_FOUND);
+    match (uri.path(), family.transport()) {
+        ("/", Transport::WebSocket) => {}
+        ("/mcp", Transport::Http) => {
+            let Some(admitted) = visit.admitted.take() else {
+                return turn_away(StatusCode::BAD_REQUEST);
+            };
+            let _ = admitted.send(());
+            let mut response = streamable::handle(&context, family, request).await;
+            // One request a connection: none can be sent into one that is just being closed.
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            return response;
+        }
+        _ => return turn_away(StatusCode::NOT_FOUND),
     }
     let upgrade = match upgrade {
         Ok(upgrade) => upgrade,
@@ -313,7 +454,7 @@ async fn enter(
         tracing::warn!("too many agents");
         return turn_away(StatusCode::SERVICE_UNAVAILABLE);
     };
-    let Some(exit) = exit.0.lock().unwrap_or_else(PoisonError::into_inner).take() else {
+    let Some(exit) = visit.upgraded.take() else {
         return turn_away(StatusCode::BAD_REQUEST);
     };
     // Echoed only to those who offer it: Claude Code hangs up without, others with.

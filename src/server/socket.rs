@@ -61,6 +61,7 @@ pub(super) async fn carry(
                 sent.map(|()| sender).map_err(|_| Closed)
             },
         )),
+        news: None,
         stop,
         owed: owed.clone(),
     };

@@ -1,4 +1,4 @@
-//! One TCP connection, seen from both sides of the upgrade.
+//! One connection, seen from both sides of the upgrade.
 //!
 //! hyper and the WebSocket own a `Wire` to read and write; the task that serves the connection
 //! keeps another handle to count what goes over it, and to close it properly: the last bytes must
@@ -13,11 +13,18 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
+
+/// What the bytes travel over.
+#[derive(Debug)]
+pub(super) enum Socket {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
 
 #[derive(Debug)]
 struct Inner {
-    tcp: Mutex<TcpStream>,
+    socket: Mutex<Socket>,
     /// Bytes so far.
     read: AtomicU64,
     written: AtomicU64,
@@ -27,9 +34,12 @@ struct Inner {
 pub(super) struct Wire(Arc<Inner>);
 
 impl Wire {
-    pub(super) fn new(tcp: TcpStream) -> Self {
+    pub(super) fn new(socket: Socket) -> Self {
+        if let Socket::Tcp(tcp) = &socket {
+            let _ = tcp.set_nodelay(true);
+        }
         let (read, written) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self(Arc::new(Inner { tcp: Mutex::new(tcp), read, written }))
+        Self(Arc::new(Inner { socket: Mutex::new(socket), read, written }))
     }
 
     /// Bytes read and bytes written so far.
@@ -49,9 +59,9 @@ impl Wire {
         let _ = tokio::time::timeout(patience, drain).await;
     }
 
-    fn tcp(&self) -> MutexGuard<'_, TcpStream> {
+    fn socket(&self) -> MutexGuard<'_, Socket> {
         // Held for one poll at a time; a socket cannot be left half polled.
-        self.0.tcp.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.socket.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -62,7 +72,10 @@ impl AsyncRead for Wire {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
-        let polled = Pin::new(&mut *self.tcp()).poll_read(cx, buf);
+        let polled = match &mut *self.socket() {
+            Socket::Tcp(tcp) => Pin::new(tcp).poll_read(cx, buf),
+            Socket::Unix(unix) => Pin::new(unix).poll_read(cx, buf),
+        };
         let read = (buf.filled().len() - before) as u64;
         self.0.read.fetch_add(read, Ordering::Relaxed);
         polled
@@ -75,7 +88,10 @@ impl AsyncWrite for Wire {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let polled = Pin::new(&mut *self.tcp()).poll_write(cx, buf);
+        let polled = match &mut *self.socket() {
+            Socket::Tcp(tcp) => Pin::new(tcp).poll_write(cx, buf),
+            Socket::Unix(unix) => Pin::new(unix).poll_write(cx, buf),
+        };
         if let Poll::Ready(Ok(written)) = polled {
             self.0.written.fetch_add(written as u64, Ordering::Relaxed);
         }
@@ -83,10 +99,16 @@ impl AsyncWrite for Wire {
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut *self.tcp()).poll_flush(cx)
+        match &mut *self.socket() {
+            Socket::Tcp(tcp) => Pin::new(tcp).poll_flush(cx),
+            Socket::Unix(unix) => Pin::new(unix).poll_flush(cx),
+        }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut *self.tcp()).poll_shutdown(cx)
+        match &mut *self.socket() {
+            Socket::Tcp(tcp) => Pin::new(tcp).poll_shutdown(cx),
+            Socket::Unix(unix) => Pin::new(unix).poll_shutdown(cx),
+        }
     }
 }

@@ -4,9 +4,13 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, unreachable_pub)]
 
+mod amp;
 mod calls;
+mod copilot;
 mod door;
 mod example;
+mod gemini;
+mod http;
 mod reviews;
 mod selection;
 mod support;

@@ -119,6 +119,8 @@ pub struct Rig {
     pub credentials: Credentials,
     pub events: Arc<Mutex<Vec<ClientEvent>>>,
     pub port: u16,
+    /// Where Copilot CLI goes.
+    pub socket: Option<PathBuf>,
     pub dir: tempfile::TempDir,
 }
 
@@ -128,7 +130,7 @@ impl Rig {
     }
 
     pub async fn with(limits: Limits) -> Self {
-        let credentials = Credentials::generate([Family::Pi, Family::Claude]).unwrap();
+        let credentials = Credentials::generate(Family::ALL).unwrap();
         let start = Snapshot { sharing: true, ..Snapshot::default() };
         let host = Arc::new(FakeHost {
             snapshots: watch::Sender::new(Arc::new(start)),
@@ -143,7 +145,8 @@ impl Rig {
             heard.lock().unwrap().push(event);
         });
         let dir = tempfile::tempdir().unwrap();
-        let mut rig = Self { server: None, mcp, desk, host, credentials, events, port: 0, dir };
+        let (server, socket, port) = (None, None, 0);
+        let mut rig = Self { server, mcp, desk, host, credentials, events, port, socket, dir };
         rig.start(None, limits).await;
         rig
     }
@@ -158,6 +161,12 @@ impl Rig {
         let server = Server::start(config, serve).await.unwrap();
         self.port = server.port();
         self.server = Some(server);
+    }
+
+    pub fn open_socket(&mut self) {
+        let path = gangway::server::place_for_socket(&[self.dir.path()], "gangway-test").unwrap();
+        self.server.as_mut().unwrap().listen_unix(&path).unwrap();
+        self.socket = Some(path);
     }
 
     pub async fn stop(&mut self) {
@@ -328,7 +337,7 @@ impl Client {
     pub async fn initialize(&mut self) -> Value {
         match self.family {
             Family::Pi => self.introduce("pi-ide", "2024-11-05").await,
-            Family::Claude => {
+            _ => {
                 let result = self.introduce("claude-code", "2025-11-25").await;
                 self.notify("notifications/initialized", json!({})).await;
                 self.notify("ide_connected", json!({"pid": 4242})).await;
@@ -355,8 +364,8 @@ impl Client {
     /// Sends a request and returns its id, of the kind the family uses.
     pub async fn ask(&mut self, method: &str, params: Value) -> Value {
         let id = match self.family {
-            Family::Claude => json!(self.next),
             Family::Pi => json!(format!("uuid-{}", self.next)),
+            _ => json!(self.next),
         };
         self.next += 1;
         let text = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::rpc::ToolResult;
+use super::rpc::{self, ToolResult};
 use crate::context::{Position, Range, Severity, Snapshot};
 
 /// Whose lock file a connection's credential came from.
@@ -20,6 +20,57 @@ pub enum Family {
     Pi,
     /// `~/.claude/ide`: Claude Code, and opencode, which looks there as well.
     Claude,
+    /// The system's temporary directory: Gemini CLI.
+    Gemini,
+    /// `~/.qwen/ide`: Qwen Code, a relative of Gemini CLI.
+    Qwen,
+    /// `~/.copilot/ide`: GitHub Copilot CLI.
+    Copilot,
+    /// `~/.local/share/amp/ide`: Amp.
+    Amp,
+}
+
+/// What a family's messages travel over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transport {
+    WebSocket,
+    /// MCP's streamable HTTP.
+    Http,
+}
+
+impl Family {
+    pub const ALL: [Family; 6] =
+        [Family::Pi, Family::Claude, Family::Gemini, Family::Qwen, Family::Copilot, Family::Amp];
+
+    #[must_use]
+    pub fn transport(self) -> Transport {
+        match self {
+            Family::Pi | Family::Claude | Family::Amp => Transport::WebSocket,
+            Family::Gemini | Family::Qwen | Family::Copilot => Transport::Http,
+        }
+    }
+
+    /// What we call ourselves to it. Copilot CLI is said to look for this very name.
+    #[must_use]
+    pub fn server_name(self) -> &'static str {
+        match self {
+            Family::Copilot => "vscode-copilot-cli",
+            _ => "gangway.nvim",
+        }
+    }
+
+    /// The agent as users know it; for Claude the one that is not opencode.
+    #[must_use]
+    pub fn agent(self) -> &'static str {
+        match self {
+            Family::Pi => "Pi",
+            Family::Claude => "Claude Code",
+            Family::Gemini => "Gemini CLI",
+            Family::Qwen => "Qwen Code",
+            Family::Copilot => "Copilot CLI",
+            Family::Amp => "Amp",
+        }
+    }
 }
 
 /// How a client reads what we send. Known from its credential, and from its name for the rest.
@@ -28,6 +79,11 @@ pub enum Dialect {
     Pi,
     Claude,
     Opencode,
+    /// Also Qwen Code's.
+    Gemini,
+    Copilot,
+    /// Not MCP at all, see `agents::amp`.
+    Amp,
 }
 
 /// What the user is at, as far as agents are told.
@@ -51,6 +107,95 @@ impl Shown {
         };
         Some(Self { path: active.path.clone(), range, text })
     }
+}
+
+/// What a client was last told; the same is not told twice.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Told {
+    Shown(Shown),
+    /// To the clients that want to know what is open as well.
+    Workspace(WorkspaceState),
+}
+
+/// Open files that Gemini CLI looks at; it drops what is beyond.
+const OPEN_FILES: usize = 10;
+/// What it keeps of a selected text, in UTF-16 code units.
+const SELECTED_TEXT: usize = 16_384;
+
+/// Parameters of `ide/contextUpdate`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ContextUpdate {
+    /// Without `isTrusted`: a change of that makes the client ask the user for a restart.
+    pub workspace_state: WorkspaceState,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WorkspaceState {
+    /// The newest first, and that alone is active.
+    pub open_files: Vec<WorkspaceFile>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WorkspaceFile {
+    pub path: String,
+    /// Milliseconds since the Unix epoch; the client sorts by it.
+    pub timestamp: u64,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub is_active: Option<bool>,
+    /// Both numbers count from 1.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub cursor: Option<WirePosition>,
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub selected_text: Option<String>,
+}
+
+impl WorkspaceState {
+    /// Nothing is open when sharing is off.
+    #[must_use]
+    pub fn of(snapshot: &Snapshot) -> Self {
+        let active = snapshot.active.as_ref().filter(|_| snapshot.sharing);
+        let files = snapshot.files.iter().filter(|_| snapshot.sharing);
+        let newest = snapshot.files.iter().map(|file| file.last_visited).max().unwrap_or(0);
+        let first = active.map(|active| WorkspaceFile {
+            path: display(&active.path),
+            timestamp: newest,
+            is_active: Some(true),
+            cursor: Some(WirePosition {
+                line: active.cursor.line.saturating_add(1),
+                character: active.cursor.character.saturating_add(1),
+            }),
+            selected_text: active
+                .selection
+                .as_ref()
+                .map(|selection| cut(&selection.text, SELECTED_TEXT).to_owned())
+                .filter(|text| !text.is_empty()),
+        });
+        let others = files.filter(|file| active.is_none_or(|a| a.path != file.path)).map(|file| {
+            WorkspaceFile {
+                path: display(&file.path),
+                // Two of one moment would leave open which is the active one.
+                timestamp: file.last_visited.min(newest.saturating_sub(1)),
+                is_active: None,
+                cursor: None,
+                selected_text: None,
+            }
+        });
+        Self { open_files: first.into_iter().chain(others).take(OPEN_FILES).collect() }
+    }
+}
+
+/// The beginning of `text`, at most `units` UTF-16 code units.
+#[must_use]
+pub fn cut(text: &str, units: usize) -> &str {
+    let mut used = 0;
+    let end = text.char_indices().find(|(_, character)| {
+        used += character.len_utf16();
+        used > units
+    });
+    &text[..end.map_or(text.len(), |(at, _)| at)]
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -97,6 +242,16 @@ pub struct AtMentioned {
     pub line_end: Option<u32>,
 }
 
+/// Parameters of Copilot CLI's `add_file_reference` and `add_selection`; null where there is none.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FileReference {
+    pub file_path: String,
+    pub file_url: String,
+    pub selection: Option<WireRange>,
+    pub selected_text: Option<String>,
+}
+
 /// When a client takes the first `selection_changed`, and what makes it forget earlier ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
@@ -116,6 +271,9 @@ impl Dialect {
             (Family::Pi, _) => Dialect::Pi,
             (Family::Claude, Some("opencode")) => Dialect::Opencode,
             (Family::Claude, _) => Dialect::Claude,
+            (Family::Gemini | Family::Qwen, _) => Dialect::Gemini,
+            (Family::Copilot, _) => Dialect::Copilot,
+            (Family::Amp, _) => Dialect::Amp,
         }
     }
 
@@ -125,6 +283,9 @@ impl Dialect {
             Dialect::Pi => "pi",
             Dialect::Claude => "claude",
             Dialect::Opencode => "opencode",
+            Dialect::Gemini => "gemini",
+            Dialect::Copilot => "copilot",
+            Dialect::Amp => "amp",
         }
     }
 
@@ -133,31 +294,31 @@ impl Dialect {
     pub fn opens(self, moment: Moment) -> Option<Duration> {
         match (self, moment) {
             (Dialect::Pi, Moment::InitializeAnswered)
-            | (Dialect::Opencode, Moment::Initialized) => Some(Duration::ZERO),
+            | (
+                Dialect::Opencode | Dialect::Gemini | Dialect::Copilot | Dialect::Amp,
+                Moment::Initialized,
+            ) => Some(Duration::ZERO),
             (Dialect::Claude, Moment::Initialized | Moment::ToolsListed) => Some(CLAUDE_SETTLES),
             _ => None,
         }
     }
 
-    /// The agent can be told "mention this file in the prompt". Pi's extension drops it: it puts
-    /// the current selection into every prompt by itself.
+    /// The agent can be told "mention this file in the prompt". The others put what the user is at
+    /// into every prompt by themselves.
     #[must_use]
     pub fn takes_mentions(self) -> bool {
-        self != Dialect::Pi
+        matches!(self, Dialect::Claude | Dialect::Opencode | Dialect::Copilot)
     }
 
     /// Added to every line number: opencode prints what it gets, and people count from 1.
     fn first_line(self) -> u32 {
-        match self {
-            Dialect::Pi | Dialect::Claude => 0,
-            Dialect::Opencode => 1,
-        }
+        u32::from(self == Dialect::Opencode)
     }
 
     /// Pi and opencode print `end.line` as the last selected line; an end at the start of a line
     /// is the end of the line before.
     fn end_is_last_line(self) -> bool {
-        self != Dialect::Claude
+        matches!(self, Dialect::Pi | Dialect::Opencode)
     }
 
     fn position(self, position: Position) -> WirePosition {
@@ -183,29 +344,78 @@ impl Dialect {
         WireSelection { start, end, is_empty: range.is_empty() }
     }
 
+    /// What to tell the client about the present state; `None` when there is nothing to be seen.
+    #[must_use]
+    pub fn tells(self, snapshot: &Snapshot) -> Option<Told> {
+        match self {
+            Dialect::Gemini => Some(Told::Workspace(WorkspaceState::of(snapshot))),
+            _ => Shown::of(snapshot).map(Told::Shown),
+        }
+    }
+
+    /// The notification for it.
+    #[must_use]
+    pub fn note(self, told: Option<&Told>, snapshot: &Snapshot) -> String {
+        match told {
+            Some(Told::Workspace(state)) => {
+                let params = ContextUpdate { workspace_state: state.clone() };
+                rpc::notification("ide/contextUpdate", &params)
+            }
+            Some(Told::Shown(shown)) => rpc::notification("selection_changed", &self.shown(shown)),
+            None => rpc::notification("selection_changed", &self.cleared(snapshot)),
+        }
+    }
+
     /// `selection_changed` for what the user is at.
     #[must_use]
     pub fn shown(self, shown: &Shown) -> SelectionChanged {
         SelectionChanged {
             text: shown.text.to_string(),
             file_path: Some(display(&shown.path)),
-            file_url: url::Url::from_file_path(&shown.path).ok().map(Into::into),
+            file_url: file_url(&shown.path),
             selection: Some(self.selection(shown.range)),
         }
     }
 
     /// What makes the client forget what it was shown: for Claude Code a null selection without a
-    /// file. Pi and opencode drop a message without a file, so the workspace folder, which they
-    /// know from the lock file, takes the place of the file's name and text.
+    /// file. The others drop a message without a file, so the workspace folder, which they know
+    /// from the lock file, takes the place of the file's name and text.
     #[must_use]
     pub fn cleared(self, snapshot: &Snapshot) -> SelectionChanged {
         let root = snapshot.roots.first().filter(|_| self != Dialect::Claude);
+        let url = root.filter(|_| self == Dialect::Copilot);
         SelectionChanged {
             text: String::new(),
             file_path: root.map(|root| display(&root.path)),
-            file_url: None,
+            file_url: url.and_then(|root| file_url(&root.path)),
             selection: root.map(|_| self.selection(Range::default())),
         }
+    }
+
+    /// The notification that puts a file, or lines of it, into the agent's prompt; `selected` is
+    /// their text where it is known.
+    #[must_use]
+    pub fn mention_note(
+        self,
+        path: &Path,
+        lines: Option<(u32, u32)>,
+        selected: Option<&str>,
+    ) -> String {
+        if self != Dialect::Copilot {
+            return rpc::notification("at_mentioned", &self.mention(path, lines));
+        }
+        let range = lines.map(|(first, last)| Range {
+            start: Position::new(first, 0),
+            end: Position::new(last.saturating_add(1), 0),
+        });
+        let method = if lines.is_some() { "add_selection" } else { "add_file_reference" };
+        let params = FileReference {
+            file_path: display(path),
+            file_url: file_url(path).unwrap_or_default(),
+            selection: range.map(|range| self.range(range)),
+            selected_text: selected.map(str::to_owned),
+        };
+        rpc::notification(method, &params)
     }
 
     /// `at_mentioned` for a file and 0-based inclusive lines. opencode requires lines: a whole file
@@ -224,12 +434,21 @@ impl Dialect {
     #[must_use]
     pub fn severity(self, severity: Severity) -> &'static str {
         match severity {
+            Severity::Error if self.whispers() => "error",
+            Severity::Warning if self.whispers() => "warning",
+            Severity::Info if self == Dialect::Copilot => "information",
+            Severity::Info if self == Dialect::Amp => "info",
+            Severity::Hint if self.whispers() => "hint",
             Severity::Error => "Error",
             Severity::Warning => "Warning",
             Severity::Info if self == Dialect::Pi => "Information",
             Severity::Info => "Info",
             Severity::Hint => "Hint",
         }
+    }
+
+    fn whispers(self) -> bool {
+        matches!(self, Dialect::Copilot | Dialect::Amp)
     }
 
     /// `getDiagnostics` answers an object keyed by uri instead of a list of `{uri, diagnostics}`;
@@ -245,7 +464,7 @@ impl Dialect {
     pub fn no_review(self, name: &str, why: &str) -> ToolResult {
         match self {
             Dialect::Pi => ToolResult::texts(["DIFF_REJECTED", name, why]),
-            Dialect::Claude | Dialect::Opencode => ToolResult::failed(why),
+            _ => ToolResult::failed(why),
         }
     }
 }
@@ -254,6 +473,12 @@ impl Dialect {
 #[must_use]
 pub fn display(path: &Path) -> String {
     path.to_string_lossy().into_owned()
+}
+
+/// A proper `file://` uri, percent-encoded.
+#[must_use]
+pub fn file_url(path: &Path) -> Option<String> {
+    url::Url::from_file_path(path).ok().map(Into::into)
 }
 
 /// `file://` and the raw path: Claude Code compares without decoding, so an encoded space would
@@ -358,5 +583,48 @@ mod tests {
             mention(Dialect::Opencode, None),
             json!({"filePath": "/a", "lineStart": 1, "lineEnd": 1})
         );
+    }
+
+    #[test]
+    fn gemini_is_told_what_is_open_newest_first_and_counts_from_one() {
+        let file = |path: &str, last_visited| crate::context::OpenFile {
+            path: path.into(),
+            language: String::new(),
+            active: false,
+            visible: false,
+            modified: false,
+            last_visited,
+            cursor: Position::default(),
+        };
+        let mut state = snapshot(range((1, 0), (2, 1)), "text");
+        state.files = (0..12).map(|n| file(&format!("/work/{n}"), 1000 - n)).collect();
+        state.files.insert(1, file("/work/a b.txt", 999));
+        let sent = |state: &Snapshot| {
+            let told = Dialect::Gemini.tells(state);
+            let text = Dialect::Gemini.note(told.as_ref(), state);
+            serde_json::from_str::<serde_json::Value>(&text).unwrap()
+        };
+        let note = sent(&state);
+        assert_eq!(note["method"], "ide/contextUpdate");
+        assert!(note["params"].get("isTrusted").is_none());
+        let files = note["params"]["workspaceState"]["openFiles"].as_array().unwrap();
+        assert_eq!(files.len(), 10);
+        assert_eq!(
+            files[0],
+            json!({"path": "/work/a b.txt", "timestamp": 1000, "isActive": true,
+                "cursor": {"line": 3, "character": 2}, "selectedText": "text"})
+        );
+        assert_eq!(files[1], json!({"path": "/work/0", "timestamp": 999}));
+        state.sharing = false;
+        let hidden = sent(&state);
+        assert_eq!(hidden["params"], json!({"workspaceState": {"openFiles": []}}));
+    }
+
+    #[test]
+    fn a_long_selection_is_cut_between_characters() {
+        assert_eq!(cut("aé😀b", 3), "aé");
+        assert_eq!(cut("aé😀b", 4), "aé😀");
+        assert_eq!(cut("aé", 9), "aé");
+        assert_eq!(cut("x", 0), "");
     }
 }

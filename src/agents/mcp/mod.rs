@@ -1,4 +1,5 @@
-//! Agents that speak MCP over a WebSocket: Pi, Claude Code, opencode.
+//! Agents that speak MCP: Pi, Claude Code and opencode over a WebSocket, Gemini CLI, Qwen Code and
+//! Copilot CLI over HTTP.
 //!
 //! `Mcp` is what all their connections share; `plugin.rs` makes one and hands it every connection
 //! the server lets in. `session` is one connection, `rpc` its messages, `tools` what it can call,
@@ -22,8 +23,7 @@ use tokio::sync::watch;
 use super::Host;
 use crate::context::Snapshot;
 use crate::review::desk::Desk;
-pub use dialect::{Dialect, Family};
-use session::Session;
+pub use dialect::{Dialect, Family, Transport};
 
 /// Complete messages of the peer, in order; ends when the connection does.
 pub type Inbound = Pin<Box<dyn Stream<Item = String> + Send>>;
@@ -40,6 +40,9 @@ pub struct Link {
     pub family: Family,
     pub inbound: Inbound,
     pub outbound: Outbound,
+    /// A way of its own for what a newer message makes worthless, where there is one: it may be
+    /// slow without holding up answers.
+    pub news: Option<Outbound>,
     /// Becomes true when the server stops: answer what is owed, then end.
     pub stop: watch::Receiver<bool>,
     /// How many of the user's decisions this connection waits for; the server has more patience
@@ -120,22 +123,31 @@ pub enum MentionError {
     /// That client has left, or it does not read what it is sent.
     #[error("that agent is not connected any more")]
     Gone,
-    /// Pi: it puts the current selection into its prompts by itself.
+    /// It puts the current selection into its prompts by itself.
     #[error("{0} reads the selection by itself and cannot be sent one")]
     Unsupported(String),
 }
 
 type Listener = Box<dyn Fn(ClientEvent) + Send + Sync>;
 
-struct Shared {
-    desk: Desk,
-    snapshots: watch::Receiver<Arc<Snapshot>>,
-    host: Arc<dyn Host>,
-    listener: Listener,
-    sessions: Mutex<BTreeMap<u64, Arc<Session>>>,
+/// A connection as it is listed, whatever it speaks.
+pub(super) trait Peer: Send + Sync {
+    /// What is known of it; `None` while it has not introduced itself.
+    fn client(&self) -> Option<ClientInfo>;
+    fn is_introduced(&self) -> bool;
+    /// Sends a notification without waiting. False when the peer does not read what it is sent.
+    fn send_now(&self, notification: String) -> bool;
 }
 
-/// What all connections share. Cheap to clone, any thread.
+pub(super) struct Shared {
+    pub(super) desk: Desk,
+    pub(super) snapshots: watch::Receiver<Arc<Snapshot>>,
+    pub(super) host: Arc<dyn Host>,
+    pub(super) listener: Listener,
+    pub(super) sessions: Mutex<BTreeMap<u64, Arc<dyn Peer>>>,
+}
+
+/// What all connections share, also those that speak something else. Cheap to clone, any thread.
 #[derive(Clone)]
 pub struct Mcp(Arc<Shared>);
 
@@ -155,7 +167,11 @@ impl Mcp {
     /// Serves one connection until it ends or is told to stop. Whatever way that happens (also
     /// when the future is dropped), its reviews are taken off the desk.
     pub async fn serve(&self, link: Link) {
-        session::run(Arc::clone(&self.0), link).await;
+        let shared = Arc::clone(&self.0);
+        match link.family {
+            Family::Amp => super::amp::run(shared, link).await,
+            _ => session::run(shared, link).await,
+        }
     }
 
     /// Who is connected, oldest first.
@@ -201,15 +217,29 @@ impl Mcp {
         if !chosen.dialect.takes_mentions() {
             return Err(MentionError::Unsupported(chosen.name));
         }
-        let params = chosen.dialect.mention(&mention.path, mention.lines);
+        let selected = self.selected(mention);
+        let note = chosen.dialect.mention_note(&mention.path, mention.lines, selected.as_deref());
         let session = lock(&self.0.sessions).get(&chosen.id).cloned();
-        let sent = session.is_some_and(|s| s.notify_now("at_mentioned", &params));
+        let sent = session.is_some_and(|session| session.send_now(note));
         if sent { Ok(chosen) } else { Err(MentionError::Gone) }
+    }
+}
+
+impl Mcp {
+    /// The text of what is mentioned, when the user has selected just that.
+    fn selected(&self, mention: &Mention) -> Option<Arc<str>> {
+        let snapshot = self.0.snapshots.borrow();
+        let active = snapshot.active.as_ref().filter(|_| snapshot.sharing)?;
+        let selection = active.selection.as_ref().filter(|_| active.path == mention.path)?;
+        let (start, end) = (selection.range.start, selection.range.end);
+        let last = if end.character == 0 { end.line.saturating_sub(1) } else { end.line };
+        (mention.lines == Some((start.line, last.max(start.line))))
+            .then(|| Arc::clone(&selection.text))
     }
 }
 
 /// A panic while a lock was held leaves nothing half done here: poisoning is no reason to lose the
 /// other connections.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

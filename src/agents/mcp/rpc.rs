@@ -252,6 +252,13 @@ pub fn parse(text: &str) -> Incoming {
     }
 }
 
+/// The id of the request that a message of ours answers; `None` when it answers none.
+#[must_use]
+pub fn answers(text: &str) -> Option<Id> {
+    let envelope: Envelope<'_> = serde_json::from_str(text).ok()?;
+    envelope.id.filter(|_| envelope.method.is_none()).map(|raw| Id(raw.to_owned()))
+}
+
 #[derive(Serialize)]
 struct Message<'a, T> {
     jsonrpc: &'static str,

@@ -18,10 +18,10 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::dialect::{Dialect, Family, Moment, Shown};
+use super::dialect::{Dialect, Family, Moment, Told};
 use super::rpc::{self, Id, Incoming, Params, RpcError, ToolResult};
 use super::tools::{self, Outcome, Running};
-use super::{ClientEvent, ClientInfo, Closed, Link, Owed, Shared, lock};
+use super::{ClientEvent, ClientInfo, Closed, Link, Owed, Peer, Shared, lock};
 
 use crate::review::desk::Desk;
 use crate::review::{Owner, ReviewId, Withdrawal};
@@ -106,7 +106,7 @@ pub(super) struct Session {
 
 /// Serves `link` to its end. Dropping the future is an end as well.
 pub(super) async fn run(shared: Arc<Shared>, link: Link) {
-    let Link { family, inbound, outbound, mut stop, owed } = link;
+    let Link { family, inbound, outbound, news, mut stop, owed } = link;
     let (outbox, letters) = mpsc::channel(OUTBOX);
     let (latest, notes) = mpsc::channel(1);
     let session = Arc::new(Session::new(shared, family, outbox, stop.clone(), owed));
@@ -114,7 +114,7 @@ pub(super) async fn run(shared: Arc<Shared>, link: Link) {
     let working = async {
         tokio::select! {
             () = session.read(inbound) => {}
-            Err(Closed) = session.write(outbound, letters, notes) => {}
+            Err(Closed) = session.write(outbound, news, letters, notes) => {}
             () = session.feed(latest) => {}
         }
     };
@@ -135,7 +135,7 @@ struct Presence(Arc<Session>);
 
 impl Presence {
     fn enter(session: Arc<Session>) -> Self {
-        lock(&session.shared.sessions).insert(session.owner.0, Arc::clone(&session));
+        lock(&session.shared.sessions).insert(session.owner.0, Arc::clone(&session) as _);
         Self(session)
     }
 }
@@ -151,6 +151,38 @@ impl Drop for Presence {
         if let Some(client) = client {
             (session.shared.listener)(ClientEvent::Disconnected(client));
         }
+    }
+}
+
+impl Peer for Session {
+    fn is_introduced(&self) -> bool {
+        lock(&self.introduction).done
+    }
+
+    fn client(&self) -> Option<ClientInfo> {
+        let name = self.origin();
+        let pending = self.shared.desk.pending();
+        let introduction = lock(&self.introduction);
+        introduction.done.then(|| ClientInfo {
+            id: self.owner.0,
+            name,
+            version: introduction.version.as_deref().map(clean),
+            dialect: Dialect::of(self.family, introduction.name.as_deref()),
+            family: self.family,
+            connected_at: self.connected_at,
+            roots: introduction.roots.clone(),
+            pid: introduction.pid,
+            pending: pending.iter().filter(|(review, _)| review.owner == self.owner).count(),
+        })
+    }
+
+    fn send_now(&self, notification: String) -> bool {
+        self.unsent.fetch_add(1, Ordering::AcqRel);
+        let sent = self.outbox.try_send(notification).is_ok();
+        if !sent {
+            self.unsent.fetch_sub(1, Ordering::AcqRel);
+        }
+        sent
     }
 }
 
@@ -204,35 +236,13 @@ impl Session {
         let introduction = lock(&self.introduction);
         let says = introduction.title.as_deref().or(introduction.name.as_deref());
         match Dialect::of(self.family, introduction.name.as_deref()) {
-            Dialect::Pi => "Pi".to_owned(),
             Dialect::Opencode => "opencode".to_owned(),
             Dialect::Claude => match (introduction.name.as_deref(), says) {
                 (Some("claude-code"), _) | (_, None) => "Claude Code".to_owned(),
                 (_, Some(says)) => clean(says),
             },
+            _ => self.family.agent().to_owned(),
         }
-    }
-
-    pub(super) fn is_introduced(&self) -> bool {
-        lock(&self.introduction).done
-    }
-
-    /// What is known of it; `None` before `initialize`.
-    pub(super) fn client(&self) -> Option<ClientInfo> {
-        let name = self.origin();
-        let pending = self.shared.desk.pending();
-        let introduction = lock(&self.introduction);
-        introduction.done.then(|| ClientInfo {
-            id: self.owner.0,
-            name,
-            version: introduction.version.as_deref().map(clean),
-            dialect: Dialect::of(self.family, introduction.name.as_deref()),
-            family: self.family,
-            connected_at: self.connected_at,
-            roots: introduction.roots.clone(),
-            pid: introduction.pid,
-            pending: pending.iter().filter(|(review, _)| review.owner == self.owner).count(),
-        })
     }
 
     // ---- what it asks
@@ -284,7 +294,7 @@ impl Session {
         match method {
             "initialize" => Ok(Answer::Now(self.initialize(&params.object()?))),
             "ping" => Ok(Answer::Now(json!({}))),
-            "tools/list" => Ok(Answer::Now(json!({"tools": tools::listing()}))),
+            "tools/list" => Ok(Answer::Now(json!({"tools": tools::listing(self.family)}))),
             // Not offered, but asked for by clients that do not look at what is.
             "prompts/list" => Ok(Answer::Now(json!({"prompts": []}))),
             "resources/list" => Ok(Answer::Now(json!({"resources": []}))),
@@ -312,7 +322,7 @@ impl Session {
         json!({
             "protocolVersion": known.unwrap_or(PROTOCOLS[PROTOCOLS.len() - 1]),
             "capabilities": {"tools": {}},
-            "serverInfo": {"name": "gangway.nvim", "version": env!("CARGO_PKG_VERSION")},
+            "serverInfo": {"name": self.family.server_name(), "version": env!("CARGO_PKG_VERSION")},
         })
     }
 
@@ -325,7 +335,7 @@ impl Session {
             }
             None => return Err(RpcError::params("name is missing")),
         };
-        let tool = tools::find(name)
+        let tool = tools::find(self.family, name)
             .ok_or_else(|| RpcError::params(format!("unknown tool {}", clean(name))))?;
         let arguments = match params.remove("arguments") {
             None | Some(Value::Null) => Map::new(),
@@ -447,7 +457,7 @@ impl Session {
         let stopping = *self.stop.borrow();
         let mut requests = lock(&self.requests);
         let diffs = || requests.open.iter().filter_map(|request| request.diff.as_ref());
-        let crowded = diffs().count() >= MAX_DIFFS
+        let crowded = self.owed.count() > MAX_DIFFS
             || diffs().map(|diff| diff.bytes).sum::<usize>() + bytes > MAX_DIFF_BYTES;
         if !name.is_empty() {
             withdraw_early(&mut requests, Withdrawal::Closed, |diff| diff.name == name);
@@ -481,14 +491,14 @@ impl Session {
     }
 
     /// Takes back this connection's diffs of one name, or all. Returns how many those were.
-    pub(super) fn close_diffs(&self, name: Option<&str>) -> usize {
-        let early = withdraw_early(&mut lock(&self.requests), Withdrawal::Closed, |diff| {
+    pub(super) fn close_diffs(&self, name: Option<&str>, why: Withdrawal) -> usize {
+        let early = withdraw_early(&mut lock(&self.requests), why, |diff| {
             name.is_none_or(|name| diff.name == name)
         });
         early
             + match name {
-                Some(name) => self.desk().withdraw(self.owner, name, Withdrawal::Closed),
-                None => self.desk().withdraw_all(self.owner, Withdrawal::Closed),
+                Some(name) => self.desk().withdraw(self.owner, name, why),
+                None => self.desk().withdraw_all(self.owner, why),
             }
     }
 
@@ -520,22 +530,34 @@ impl Session {
         }
     }
 
-    /// Without waiting. False when the peer does not read what it is sent.
-    pub(super) fn notify_now<T: Serialize>(&self, method: &str, params: &T) -> bool {
-        self.unsent.fetch_add(1, Ordering::AcqRel);
-        let sent = self.outbox.try_send(rpc::notification(method, params)).is_ok();
-        if !sent {
-            self.unsent.fetch_sub(1, Ordering::AcqRel);
-        }
-        sent
+    /// A notification that must get there.
+    pub(super) async fn notify<T: Serialize>(&self, method: &str, params: &T) {
+        self.send(rpc::notification(method, params)).await;
     }
 
     async fn write(
         &self,
         mut outbound: impl Sink<String, Error = Closed> + Unpin,
+        news: Option<impl Sink<String, Error = Closed> + Unpin>,
         mut letters: mpsc::Receiver<String>,
         mut notes: mpsc::Receiver<String>,
     ) -> Result<(), Closed> {
+        if let Some(mut news) = news {
+            let letters = async {
+                while let Some(letter) = letters.recv().await {
+                    outbound.send(letter).await?;
+                    self.unsent.fetch_sub(1, Ordering::AcqRel);
+                }
+                Ok(())
+            };
+            let notes = async {
+                while let Some(note) = notes.recv().await {
+                    news.send(note).await?;
+                }
+                Ok(())
+            };
+            return futures_util::future::try_join(letters, notes).await.map(|_| ());
+        }
         loop {
             tokio::select! {
                 biased;
@@ -571,12 +593,12 @@ impl Session {
         }
     }
 
-    /// Sends `selection_changed` whenever it says something new: at most one in `PACE`, only when
-    /// the one before is on its way, and always the latest state. Never ends.
+    /// Tells the client what the user is at whenever that is something new: at most one note in
+    /// `PACE`, only when the one before is on its way, and always the latest state. Never ends.
     async fn feed(&self, latest: mpsc::Sender<String>) {
         let mut snapshots = self.shared.snapshots.clone();
         let mut openings = self.opening.subscribe();
-        let mut last: Option<Shown> = None;
+        let mut last: Option<Told> = None;
         let mut sent_round = 0;
         let mut next = Instant::now();
         loop {
@@ -595,15 +617,11 @@ impl Session {
             }
             let Ok(permit) = latest.reserve().await else { break };
             let snapshot = snapshots.borrow_and_update().clone();
-            let shown = Shown::of(&snapshot);
-            if shown != last || (opening.round != sent_round && shown.is_some()) {
-                let dialect = self.dialect();
-                let params = match &shown {
-                    Some(shown) => dialect.shown(shown),
-                    None => dialect.cleared(&snapshot),
-                };
-                permit.send(rpc::notification("selection_changed", &params));
-                last = shown;
+            let dialect = self.dialect();
+            let told = dialect.tells(&snapshot);
+            if told != last || (opening.round != sent_round && told.is_some()) {
+                permit.send(dialect.note(told.as_ref(), &snapshot));
+                last = told;
                 next = Instant::now() + PACE;
             }
             sent_round = opening.round;
@@ -623,7 +641,7 @@ impl Session {
     /// follow-up afterwards.
     fn stop_asking(&self) -> Duration {
         let waited = lock(&self.requests).open.iter().any(|request| request.diff.is_some());
-        self.close_diffs(None);
+        self.close_diffs(None, Withdrawal::Closed);
         if waited && self.family == Family::Pi { NEXT_EDIT } else { Duration::ZERO }
     }
 
@@ -631,8 +649,10 @@ impl Session {
     async fn settled(&self, quiet: Duration) {
         let mut since = None;
         loop {
-            let busy =
-                !lock(&self.requests).open.is_empty() || self.unsent.load(Ordering::Acquire) > 0;
+            // What is owed may be a notification: then its request was answered long ago.
+            let busy = !lock(&self.requests).open.is_empty()
+                || self.owed.count() > 0
+                || self.unsent.load(Ordering::Acquire) > 0;
             match since {
                 _ if busy => since = None,
                 Some(since) if Instant::now() >= since + quiet => return,
@@ -730,6 +750,7 @@ mod tests {
                 }
                 sender.send(text).map(|()| sender).map_err(|_| Closed)
             })),
+            news: None,
             stop: stopped,
             owed: Owed::default(),
         };
@@ -842,8 +863,8 @@ mod tests {
         drop(Presence::enter(Arc::clone(&session)));
         assert_eq!(open(&session, seq), withdrawn(Withdrawal::OwnerLost));
         let (session, seq) = booked(&desk);
-        assert_eq!(session.close_diffs(Some("other")), 0);
-        assert_eq!(session.close_diffs(Some("t")), 1);
+        assert_eq!(session.close_diffs(Some("other"), Withdrawal::Closed), 0);
+        assert_eq!(session.close_diffs(Some("t"), Withdrawal::Closed), 1);
         assert_eq!(open(&session, seq), withdrawn(Withdrawal::Closed));
         let (session, seq) = booked(&desk);
         session.cancel(&Value::Null);

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use super::{Call, Running, Tool, at_once};
 use crate::agents::mcp::rpc::{RpcError, ToolResult};
+use crate::review::Withdrawal;
 
 #[derive(Deserialize, JsonSchema)]
 struct Arguments {}
@@ -16,6 +17,6 @@ pub(super) fn tool() -> Tool {
 }
 
 fn start(call: Call, _: Map<String, Value>) -> Result<Running, RpcError> {
-    let count = call.session.close_diffs(None);
+    let count = call.session.close_diffs(None, Withdrawal::Closed);
     at_once(ToolResult::texts([format!("CLOSED_{count}_DIFF_TABS")]))
 }

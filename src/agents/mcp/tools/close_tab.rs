@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use super::{Call, Running, Tool, arguments, at_once};
 use crate::agents::mcp::rpc::{RpcError, ToolResult};
+use crate::review::Withdrawal;
 
 #[derive(Deserialize, JsonSchema)]
 struct Arguments {
@@ -20,6 +21,6 @@ pub(super) fn tool() -> Tool {
 
 fn start(call: Call, map: Map<String, Value>) -> Result<Running, RpcError> {
     let args: Arguments = arguments(map)?;
-    call.session.close_diffs(Some(&args.tab_name));
+    call.session.close_diffs(Some(&args.tab_name), Withdrawal::Closed);
     at_once(ToolResult::texts(["TAB_CLOSED"]))
 }

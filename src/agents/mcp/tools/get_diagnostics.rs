@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::{Call, Running, Tool, arguments, later, paths_of};
-use crate::agents::mcp::dialect::{Dialect, WireRange, raw_uri};
+use crate::agents::mcp::dialect::{Dialect, WireRange, display, raw_uri};
 use crate::agents::mcp::rpc::{RpcError, ToolResult};
 use crate::context::{Code, Diagnostic, Severity, Snapshot};
 
@@ -25,9 +25,9 @@ struct Arguments {
     uri: Option<String>,
 }
 
-pub(super) fn tool() -> Tool {
+pub(super) fn tool(name: &'static str) -> Tool {
     Tool::new::<Arguments>(
-        "getDiagnostics",
+        name,
         "Errors, warnings and hints that Neovim shows for open files",
         start,
     )
@@ -91,8 +91,11 @@ enum WireCode<'a> {
 }
 
 #[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
 struct File<'a> {
     uri: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file_path: Option<String>,
     diagnostics: Vec<Entry<'a>>,
 }
 
@@ -128,7 +131,9 @@ fn answer(dialect: Dialect, mut files: Vec<(String, &[Diagnostic])>) -> ToolResu
         });
         let diagnostics = sorted.into_iter().map(|d| entry(dialect, d)).collect::<Vec<_>>();
         if !diagnostics.is_empty() || list.is_empty() {
-            out.push(File { uri, diagnostics });
+            let file_path = paths_of(&uri).pop().filter(|_| dialect == Dialect::Copilot);
+            let file_path = file_path.as_deref().map(display);
+            out.push(File { uri, file_path, diagnostics });
         }
     }
     let message = format!("{left_out} more are not listed; these are the most severe");
@@ -140,7 +145,7 @@ fn answer(dialect: Dialect, mut files: Vec<(String, &[Diagnostic])>) -> ToolResu
             code: None,
             range: dialect.range(crate::context::Range::default()),
         };
-        out.push(File { uri: REST.into(), diagnostics: vec![note] });
+        out.push(File { uri: REST.into(), file_path: None, diagnostics: vec![note] });
     }
     if dialect.diagnostics_by_uri() {
         ToolResult::json(&ByUri(&out))

@@ -1,4 +1,5 @@
-//! What an agent can call, one file a tool.
+//! What an agent can call, one file a tool; those of Gemini CLI and of Copilot CLI, which know only
+//! a few, together in one each.
 //!
 //! A tool is started in the order in which its call came (arguments are checked, diffs are booked
 //! or closed) and then runs as a task of its own. Its JSON schema is made from its argument type,
@@ -7,6 +8,8 @@
 mod check_document_dirty;
 mod close_all_diff_tabs;
 mod close_tab;
+mod copilot;
+mod gemini;
 mod get_current_selection;
 mod get_diagnostics;
 mod get_open_editors;
@@ -24,6 +27,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
+use super::dialect::Family;
 use super::rpc::{self, RpcError, ToolResult};
 use super::session::Session;
 use crate::agents::BoxFuture;
@@ -80,7 +84,7 @@ static TOOLS: LazyLock<Vec<Tool>> = LazyLock::new(|| {
         open_diff::tool(),
         close_tab::tool(),
         close_all_diff_tabs::tool(),
-        get_diagnostics::tool(),
+        get_diagnostics::tool("getDiagnostics"),
         get_open_editors::tool("getOpenEditors"),
         get_open_editors::tool("getOpenEditorTabs"),
         get_current_selection::tool("getCurrentSelection"),
@@ -92,12 +96,24 @@ static TOOLS: LazyLock<Vec<Tool>> = LazyLock::new(|| {
     ]
 });
 
-pub(super) fn find(name: &str) -> Option<&'static Tool> {
-    TOOLS.iter().find(|tool| tool.name == name)
+static GEMINI: LazyLock<Vec<Tool>> = LazyLock::new(gemini::tools);
+static COPILOT: LazyLock<Vec<Tool>> = LazyLock::new(copilot::tools);
+
+fn of(family: Family) -> &'static [Tool] {
+    match family {
+        Family::Pi | Family::Claude => &TOOLS,
+        Family::Gemini | Family::Qwen => &GEMINI,
+        Family::Copilot => &COPILOT,
+        Family::Amp => &[],
+    }
+}
+
+pub(super) fn find(family: Family, name: &str) -> Option<&'static Tool> {
+    of(family).iter().find(|tool| tool.name == name)
 }
 
 /// What `tools/list` shows.
-pub(super) fn listing() -> Vec<Value> {
+pub(super) fn listing(family: Family) -> Vec<Value> {
     let show = |tool: &Tool| {
         json!({
             "name": tool.name,
@@ -105,7 +121,7 @@ pub(super) fn listing() -> Vec<Value> {
             "inputSchema": tool.schema,
         })
     };
-    TOOLS.iter().map(show).collect()
+    of(family).iter().map(show).collect()
 }
 
 /// A plain `{"type":"object","properties":{…},"required":[…]}`. Claude Code asks for the list
@@ -252,7 +268,7 @@ mod tests {
 
     #[test]
     fn schemas_are_plain_objects() {
-        for tool in listing() {
+        for tool in Family::ALL.into_iter().flat_map(listing) {
             let schema = tool["inputSchema"].as_object().unwrap();
             let keys: Vec<&String> = schema.keys().collect();
             assert_eq!(keys, ["properties", "required", "type"], "{tool}");
@@ -265,7 +281,7 @@ mod tests {
 
     #[test]
     fn the_diff_schema_is_what_agents_send() {
-        let schema = &find("openDiff").unwrap().schema;
+        let schema = &find(Family::Claude, "openDiff").unwrap().schema;
         let required: Vec<&str> =
             schema["required"].as_array().unwrap().iter().map(|v| v.as_str().unwrap()).collect();
         assert_eq!(required, ["old_file_path", "new_file_path", "new_file_contents", "tab_name"]);
@@ -275,7 +291,7 @@ mod tests {
     fn an_error_names_the_field_and_what_is_wrong_with_it() {
         let check = |name: &str, value: Value| {
             let Value::Object(map) = value else { panic!() };
-            check(&find(name).unwrap().schema, &map)
+            check(&find(Family::Claude, name).unwrap().schema, &map)
         };
         let wrong = |name, value| check(name, value).unwrap_err();
         assert_eq!(wrong("close_tab", json!({})), "tab_name is missing");

@@ -46,48 +46,70 @@ fn start(call: Call, map: Map<String, Value>) -> Result<Running, RpcError> {
     Ok(Box::pin(async move {
         let _owed = owed;
         let name = args.tab_name.clone();
+        let question = Question {
+            old_path: ("old_file_path", args.old_file_path),
+            path: ("new_file_path", args.new_file_path),
+            new: args.new_file_contents.into(),
+            name: args.tab_name,
+            editable: true,
+        };
         let verdict = match room {
-            Ok(()) => ask(&call, args).await,
+            Ok(()) => ask(&call, question).await,
             Err(why) => Err(why),
         };
         match verdict {
-            Ok(verdict) => answer(&name, verdict),
+            Ok(verdict) => answer(&name, verdict.await),
             Err(why) => Outcome::Result(call.session.dialect().no_review(&name, &why)),
         }
     }))
 }
 
-/// The user's verdict; an error is a sentence that says why they cannot be asked.
-async fn ask(call: &Call, args: Arguments) -> Result<Verdict, String> {
-    let old_path = absolute("old_file_path", &args.old_file_path)?;
-    let path = absolute("new_file_path", &args.new_file_path)?;
+/// A diff as a tool was asked for it; the paths with the names of their fields.
+pub(super) struct Question {
+    pub(super) old_path: (&'static str, String),
+    pub(super) path: (&'static str, String),
+    pub(super) new: Arc<str>,
+    pub(super) name: String,
+    pub(super) editable: bool,
+}
+
+/// Puts the question on the desk. What comes back ends with the user's verdict; an error is a
+/// sentence that says why they cannot be asked.
+pub(super) async fn ask(
+    call: &Call,
+    question: Question,
+) -> Result<impl Future<Output = Verdict> + Send + use<>, String> {
+    let Question { old_path, path, new, name, editable } = question;
+    let old_path = absolute(old_path.0, &old_path.1)?;
+    let path = absolute(path.0, &path.1)?;
     let old = read_old(call, &old_path, &path).await?;
-    if let Some(why) = call.session.diff_withdrawn(call.seq) {
-        return Ok(Verdict::Withdrawn(why));
-    }
-    let new: Arc<str> = args.new_file_contents.into();
     let (sender, verdict) = oneshot::channel();
-    let review = call.session.desk().open(
-        Proposal {
-            owner: call.session.owner(),
-            origin: call.session.origin().into(),
-            name: args.tab_name.into(),
-            id: None,
-            kind: Kind::Write { path, old_path, old, new: Arc::clone(&new) },
-            editable: true,
-            can_always: false,
-            asked: SystemTime::now(),
-        },
-        Box::new(move |verdict| drop(sender.send(verdict))),
-    );
-    call.session.diff_opened(call.seq, &review.id);
-    drop(review);
-    match verdict.await {
-        // Not offered for this review; a yes all the same.
-        Ok(Verdict::AlwaysAllow) => Ok(Verdict::Accept { text: new }),
-        Ok(verdict) => Ok(verdict),
-        Err(_) => Ok(Verdict::Reject),
+    if let Some(why) = call.session.diff_withdrawn(call.seq) {
+        let _ = sender.send(Verdict::Withdrawn(why));
+    } else {
+        let review = call.session.desk().open(
+            Proposal {
+                owner: call.session.owner(),
+                origin: call.session.origin().into(),
+                name: name.into(),
+                id: None,
+                kind: Kind::Write { path, old_path, old, new: Arc::clone(&new) },
+                editable,
+                can_always: false,
+                asked: SystemTime::now(),
+            },
+            Box::new(move |verdict| drop(sender.send(verdict))),
+        );
+        call.session.diff_opened(call.seq, &review.id);
     }
+    Ok(async move {
+        match verdict.await {
+            // Not offered for this review; a yes all the same.
+            Ok(Verdict::AlwaysAllow) => Verdict::Accept { text: new },
+            Ok(verdict) => verdict,
+            Err(_) => Verdict::Reject,
+        }
+    })
 }
 
 fn answer(name: &str, verdict: Verdict) -> Outcome {

@@ -902,6 +902,8 @@ mod tests {
         let case = everybody();
         let (dead, port) = (dead_pid(), closed_port());
         let socket = super::super::place_for_socket(&[case.dir.path()], "gangway-1").unwrap();
+        let mode = socket.parent().unwrap().metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700);
         std::fs::write(&socket, "").unwrap();
         let plant = |family, name: String, content: Value| {
             let path = case.environment.directory(family).unwrap().join(name);

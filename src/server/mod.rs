@@ -12,8 +12,10 @@ mod socket;
 mod streamable;
 mod wire;
 
+use std::fs::Permissions;
 use std::io;
 use std::net::Ipv4Addr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -225,7 +227,10 @@ impl Drop for Server {
 pub fn place_for_socket(bases: &[&Path], name: &str) -> io::Result<PathBuf> {
     let mut trouble = io::Error::other("no directory for a socket");
     for base in bases {
-        let made = tempfile::Builder::new().prefix(&format!("{name}-")).tempdir_in(base);
+        let made = tempfile::Builder::new()
+            .prefix(&format!("{name}-"))
+            .permissions(Permissions::from_mode(0o700))
+            .tempdir_in(base);
         match made.map(|dir| dir.keep().join(SOCKET)) {
             Ok(path) if path.as_os_str().len() <= MAX_SOCKET_NAME => return Ok(path),
             Ok(path) => remove_socket(&path),

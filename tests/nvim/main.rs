@@ -27,6 +27,7 @@ mod harness_works;
 mod lifecycle;
 mod lua_face;
 mod modes;
+mod others;
 mod review;
 mod selection;
 mod soak;

@@ -96,6 +96,8 @@ def rust_options():
             # `"auto" => …` inside one_of() never has a reader behind it, so this is a field.
             stack = [entry for entry in stack if entry[1] < depth - m.group(0).count("{") or entry[1] == 0]
             stack.append((arm, depth))
+            if how == "switch":  # a table with nothing but `enabled`
+                stack.append(("enabled", depth))
             if how != "table":
                 options.setdefault(".".join(name for name, _ in stack), None)
         elif field:

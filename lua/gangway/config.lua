@@ -46,6 +46,11 @@ local M = {}
 ---@field claude? { enabled?: boolean, diffs?: boolean }
 ---@field aivyx? { enabled?: boolean|"auto", approvals?: boolean }
 ---@field rivumi? { enabled?: boolean|"auto", websocket_url?: string }
+---@field gemini? { enabled?: boolean|"auto" }
+---@field qwen? { enabled?: boolean|"auto" }
+---@field copilot? { enabled?: boolean|"auto" }
+---@field amp? { enabled?: boolean|"auto" }
+---@field codex? { enabled?: boolean }
 
 ---@class (exact) gangway.setup.Context
 ---@field enabled? boolean

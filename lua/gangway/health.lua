@@ -69,6 +69,18 @@ local function aivyx_directory()
   return (state and vim.startswith(state, '/') and state or home('.local/state')) .. '/aivyx-coder'
 end
 
+--- Where each of the agents with a lock file of its own keeps its things.
+local function own_directories()
+  local data = set('XDG_DATA_HOME')
+  local amp = (data and vim.startswith(data, '/') and vim.fn.has('mac') == 0) and data or home('.local/share')
+  return {
+    { 'gemini', 'Gemini CLI', home('.gemini'), '/gemini/ide/' },
+    { 'qwen', 'Qwen Code', absolute(set('QWEN_HOME') or home('.qwen')) },
+    { 'copilot', 'Copilot CLI', absolute(set('COPILOT_HOME') or home('.copilot')) },
+    { 'amp', 'Amp', amp .. '/amp' },
+  }
+end
+
 local function rivumi_directory()
   for _, name in ipairs({ '.rivumi', '.looplane' }) do
     local path = vim.fn.getcwd() .. '/' .. name
@@ -96,12 +108,20 @@ local function agents(status)
   end
   local pi = absolute(set('PI_IDE_LOCK_DIR') or home('.pi/ide'))
   local claude, aivyx, rivumi = claude_directory(), aivyx_directory(), rivumi_directory()
-  return {
+  local function has_lock(part)
+    return vim.iter(status.lock_files):any(function(path) return path:find(part, 1, true) ~= nil end)
+  end
+  local out = {
     agent('pi', 'Pi', pi, vim.fs.dirname(pi), true),
     agent('claude', 'Claude Code, opencode', claude, vim.fs.dirname(claude), true),
     agent('aivyx', 'aivyx-coder', aivyx, aivyx, noted('aivyx-coder is served')),
     agent('rivumi', 'Rivumi, looplane', rivumi, rivumi and vim.fs.dirname(rivumi), noted('Rivumi is served')),
   }
+  for _, own in ipairs(own_directories()) do
+    local key, name, directory, part = unpack(own)
+    out[#out + 1] = agent(key, name, directory, directory, has_lock(part or directory .. '/ide/'))
+  end
+  return out
 end
 
 local function alive(pid)

@@ -195,8 +195,13 @@ impl Plugin {
                 Some(CodexStatus::Waiting) => notes.push("Codex's socket is not to be had yet")?,
                 None => {}
             }
-            for dir in shared.rivumi.as_ref().map(|r| r.status().directories).unwrap_or_default() {
-                notes.push(format!("Rivumi is served through {}", dir.display()))?;
+            if let Some(status) = shared.rivumi.as_ref().map(|rivumi| rivumi.status()) {
+                for dir in status.directories {
+                    notes.push(format!("Rivumi is served through {}", dir.display()))?;
+                }
+                if let Some(error) = status.push_error {
+                    notes.push(format!("pushing to Rivumi failed: {error}"))?;
+                }
             }
         }
         table.set("running", self.running.borrow().is_some())?;

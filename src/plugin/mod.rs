@@ -207,6 +207,7 @@ impl Plugin {
             Mcp::new(self.desk.clone(), self.snapshots.clone(), Arc::clone(&host), move |event| {
                 bridge.post(move |_| exports::client_event(&event));
             });
+        mcp.set_claude_diffs(settings.claude_diffs);
         let served = served(&settings);
         let families = served.iter().filter(|(_, on)| *on != Enabled::Off).map(|(f, _)| *f);
         let auto = served.iter().filter(|(_, on)| *on == Enabled::Auto).map(|(f, _)| *f);

@@ -248,13 +248,18 @@ fn health_names_another_editor_of_the_same_folder() {
 }
 
 #[test]
-fn agents_that_speak_through_files_are_seen_to_be_served() {
+fn every_agent_whose_folder_is_there_is_seen_to_be_served() {
     let nvim = Nvim::builder()
-        .before("vim.fn.mkdir(vim.env.XDG_STATE_HOME .. '/aivyx-coder', 'p'); vim.fn.mkdir('.looplane')")
+        .before(
+            "for _, dir in ipairs({
+               vim.env.XDG_STATE_HOME .. '/aivyx-coder', '.looplane', vim.env.HOME .. '/.gemini',
+               vim.env.HOME .. '/.qwen', vim.env.HOME .. '/.copilot', vim.env.XDG_DATA_HOME .. '/amp',
+             }) do vim.fn.mkdir(dir, 'p') end",
+        )
         .write("a.txt", "a\n")
         .start();
     nvim.edit("a.txt");
-    nvim.wait_until("both to be served", || {
+    nvim.wait_until("all to be served", || {
         let seen = health(&nvim);
         let agents = seen["agents"].as_array().unwrap();
         agents.iter().all(|agent| agent["served"] == json!(true))

@@ -358,3 +358,19 @@ fn a_real_terminal_shows_both_panes_and_takes_the_keys() {
     nvim.type_slowly(":w\r", Duration::from_millis(20));
     assert_eq!(pending.verdict(), Verdict::Saved(NEW.into()));
 }
+
+#[test]
+fn who_reviews_in_the_terminal_gets_no_diff_and_claude_code_keeps_its_prompt() {
+    let nvim = Nvim::builder()
+        .file("a.txt", OLD)
+        .opts(json!({ "agents": { "claude": { "diffs": false } } }))
+        .start();
+    let claude = Client::connect(&nvim, Dialect::Claude);
+    assert!(!claude.tools().contains(&"openDiff".to_owned()));
+    let pending = claude.open_diff(nvim.path("a.txt"), NEW);
+    assert!(matches!(pending.verdict(), Verdict::Other(_)), "{:?}", pending.answers());
+    assert!(nvim.panes().is_empty());
+    let pi = Client::connect(&nvim, Dialect::Pi);
+    let pending = pi.open_diff(nvim.path("a.txt"), NEW);
+    nvim.shown(&pending);
+}

@@ -13,7 +13,7 @@ pub mod tools;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
@@ -145,6 +145,8 @@ pub(super) struct Shared {
     pub(super) host: Arc<dyn Host>,
     pub(super) listener: Listener,
     pub(super) sessions: Mutex<BTreeMap<u64, Arc<dyn Peer>>>,
+    /// False: Claude Code asks in its own terminal.
+    claude_diffs: AtomicBool,
 }
 
 /// What all connections share, also those that speak something else. Cheap to clone, any thread.
@@ -161,7 +163,14 @@ impl Mcp {
         listener: impl Fn(ClientEvent) + Send + Sync + 'static,
     ) -> Self {
         let (listener, sessions) = (Box::new(listener), Mutex::default());
-        Self(Arc::new(Shared { desk, snapshots, host, listener, sessions }))
+        let claude_diffs = AtomicBool::new(true);
+        Self(Arc::new(Shared { desk, snapshots, host, listener, sessions, claude_diffs }))
+    }
+
+    /// False leaves `openDiff` out of Claude Code's tools, and answers a call of it with an error:
+    /// it calls the tool all the same, and then stays with its own prompt.
+    pub fn set_claude_diffs(&self, on: bool) {
+        self.0.claude_diffs.store(on, Ordering::Relaxed);
     }
 
     /// Serves one connection until it ends or is told to stop. Whatever way that happens (also

@@ -219,6 +219,11 @@ impl Session {
         self.owner
     }
 
+    /// The user wants this agent's diffs here.
+    pub(super) fn diffs_wanted(&self) -> bool {
+        self.dialect() != Dialect::Claude || self.shared.claude_diffs.load(Ordering::Relaxed)
+    }
+
     pub(super) fn desk(&self) -> &Desk {
         &self.shared.desk
     }
@@ -294,7 +299,9 @@ impl Session {
         match method {
             "initialize" => Ok(Answer::Now(self.initialize(&params.object()?))),
             "ping" => Ok(Answer::Now(json!({}))),
-            "tools/list" => Ok(Answer::Now(json!({"tools": tools::listing(self.family)}))),
+            "tools/list" => {
+                Ok(Answer::Now(json!({"tools": tools::listing(self.family, self.diffs_wanted())})))
+            }
             // Not offered, but asked for by clients that do not look at what is.
             "prompts/list" => Ok(Answer::Now(json!({"prompts": []}))),
             "resources/list" => Ok(Answer::Now(json!({"resources": []}))),

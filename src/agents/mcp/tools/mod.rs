@@ -112,8 +112,8 @@ pub(super) fn find(family: Family, name: &str) -> Option<&'static Tool> {
     of(family).iter().find(|tool| tool.name == name)
 }
 
-/// What `tools/list` shows.
-pub(super) fn listing(family: Family) -> Vec<Value> {
+/// What `tools/list` shows; `diffs`: whether the user wants to be asked here.
+pub(super) fn listing(family: Family, diffs: bool) -> Vec<Value> {
     let show = |tool: &Tool| {
         json!({
             "name": tool.name,
@@ -121,7 +121,8 @@ pub(super) fn listing(family: Family) -> Vec<Value> {
             "inputSchema": tool.schema,
         })
     };
-    of(family).iter().map(show).collect()
+    let wanted = |tool: &&Tool| diffs || tool.name != "openDiff";
+    of(family).iter().filter(wanted).map(show).collect()
 }
 
 /// A plain `{"type":"object","properties":{…},"required":[…]}`. Claude Code asks for the list

@@ -80,6 +80,9 @@ pub(super) async fn ask(
     question: Question,
 ) -> Result<impl Future<Output = Verdict> + Send + use<>, String> {
     let Question { old_path, path, new, name, editable } = question;
+    if !call.session.diffs_wanted() {
+        return Err("diffs are switched off in Neovim (agents.claude.diffs)".to_owned());
+    }
     let old_path = absolute(old_path.0, &old_path.1)?;
     let path = absolute(path.0, &path.1)?;
     let old = read_old(call, &old_path, &path).await?;

@@ -31,13 +31,24 @@ local function program(cmd) return cmd:match('^%s*(%S+)') end
 function M.env(cmd)
   local env = { no_proxy = no_proxy() }
   env.NO_PROXY = env.no_proxy
-  local port = require('gangway').status().port
+  local status = require('gangway').status()
+  local port = status.port
   -- opencode takes the port for one without a token, and is refused: it finds the lock file by itself.
   if cmd and vim.fs.basename(program(cmd) or '') == 'opencode' then
     if vim.env.CLAUDE_CODE_SSE_PORT then env.CLAUDE_CODE_SSE_PORT = '' end
   elseif port then
     env.CLAUDE_CODE_SSE_PORT = tostring(port)
   end
+  -- Where several editors match, these say which; the token stays in the discovery file.
+  for part, variable in pairs({
+    ['gemini-ide-server-'] = 'GEMINI_CLI_IDE_SERVER_PORT',
+    ['.qwen/ide/'] = 'QWEN_CODE_IDE_SERVER_PORT',
+  }) do
+    local served = vim.iter(status.lock_files):any(function(path) return path:find(part, 1, true) ~= nil end)
+    if port and served then env[variable] = tostring(port) end
+  end
+  -- In a container Gemini CLI would look for the editor outside.
+  if vim.uv.fs_stat('/.dockerenv') or vim.uv.fs_stat('/run/.containerenv') then env.REMOTE_CONTAINERS = 'true' end
   return env
 end
 

@@ -251,7 +251,8 @@ fn health_names_another_editor_of_the_same_folder() {
 fn every_agent_whose_folder_is_there_is_seen_to_be_served() {
     let nvim = Nvim::builder()
         .before(
-            "for _, dir in ipairs({
+            "vim.env.TMPDIR = vim.env.HOME .. '/tmp'
+             for _, dir in ipairs({
                vim.env.XDG_STATE_HOME .. '/aivyx-coder', '.looplane', vim.env.HOME .. '/.gemini',
                vim.env.HOME .. '/.qwen', vim.env.HOME .. '/.copilot', vim.env.XDG_DATA_HOME .. '/amp',
              }) do vim.fn.mkdir(dir, 'p') end",
@@ -265,6 +266,10 @@ fn every_agent_whose_folder_is_there_is_seen_to_be_served() {
         agents.iter().all(|agent| agent["served"] == json!(true))
     });
     assert!(check(&nvim).contains("aivyx-coder: served through"));
+    let port = nvim.lock(Dialect::Claude).port.to_string();
+    let env: Value = nvim.lua("return require('gangway').terminal_env()", ());
+    assert_eq!(env["GEMINI_CLI_IDE_SERVER_PORT"], json!(port));
+    assert_eq!(env["QWEN_CODE_IDE_SERVER_PORT"], json!(port));
 }
 
 // ---- terminals
@@ -277,11 +282,10 @@ fn terminals_are_told_the_port_and_to_leave_the_proxy_aside() {
         nvim.lua(&format!("return require('gangway').terminal_env({arg})"), ())
     };
     let wanted = "intra.example,10.0.0.1,127.0.0.1,localhost";
-    assert_eq!(
-        env(""),
-        json!({ "CLAUDE_CODE_SSE_PORT": port.to_string(), "no_proxy": wanted, "NO_PROXY": wanted })
-    );
-    assert_eq!(env("'/usr/bin/opencode -c'"), json!({ "no_proxy": wanted, "NO_PROXY": wanted }));
+    let told = env("");
+    assert_eq!(told["CLAUDE_CODE_SSE_PORT"], json!(port.to_string()));
+    assert_eq!((&told["no_proxy"], &told["NO_PROXY"]), (&json!(wanted), &json!(wanted)));
+    assert_eq!(env("'/usr/bin/opencode -c'").get("CLAUDE_CODE_SSE_PORT"), None);
     nvim.lua::<Value>("vim.env.no_proxy = '*'", ());
     assert_eq!(env("")["NO_PROXY"], json!("*"));
     nvim.lua::<Value>("vim.env.no_proxy = '127.0.0.1'; vim.env.NO_PROXY = nil", ());

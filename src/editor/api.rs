@@ -135,6 +135,14 @@ impl Api {
         self.call("nvim_set_current_tabpage", tab)
     }
 
+    /// The tab page `g<Tab>` leads to.
+    #[must_use]
+    pub fn previous_tab(&self) -> Option<Tab> {
+        let number: usize = self.func("tabpagenr", "#").ok()?;
+        let tabs: Vec<Tab> = self.call("nvim_list_tabpages", ()).ok()?;
+        tabs.get(number.checked_sub(1)?).copied()
+    }
+
     /// `nvim_get_mode()`: the mode's letters, and whether Neovim waits for input it cannot be
     /// interrupted in.
     pub fn mode(&self) -> Result<(String, bool)> {
@@ -169,6 +177,12 @@ impl Api {
     /// Every window, in any tab page, that shows `buf`.
     pub fn wins_of(&self, buf: Buf) -> Result<Vec<Win>> {
         self.func("win_findbuf", buf)
+    }
+
+    /// Some window of any tab page is in diff mode.
+    pub fn any_diff(&self) -> Result<bool> {
+        let wins: Vec<Win> = self.call("nvim_list_wins", ())?;
+        Ok(wins.into_iter().any(|win| self.option("diff", At::Win(win)).unwrap_or(false)))
     }
 
     /// 1-based line, 0-based byte column.

@@ -56,6 +56,8 @@ pub struct Stage {
     /// Insert mode was ended to bring a view in at the next tick.
     interrupted: RefCell<Option<Origin>>,
     tick_due: Cell<bool>,
+    /// 'scrollopt' before the first review put windows into diff mode.
+    scrollopt: RefCell<Option<String>>,
 }
 
 /// What a user's command wants for a review.
@@ -452,6 +454,7 @@ impl Stage {
 
     fn begin(&self, editor: &Rc<Editor>) {
         if self.group.get().is_none() {
+            *self.scrollopt.borrow_mut() = editor.api.option("scrollopt", At::Global).ok();
             match self.listen(editor) {
                 Ok(group) => self.group.set(Some(group)),
                 Err(error) => tracing::error!("cannot listen for the reviews: {error}"),
@@ -470,6 +473,14 @@ impl Stage {
             tracing::warn!("cannot delete an augroup: {error}");
         }
         self.home.borrow_mut().take();
+        // The user's own diffs keep what `:diffthis` set for them.
+        let before = self.scrollopt.borrow_mut().take();
+        if let Some(before) = before
+            && !editor.api.any_diff().unwrap_or(true)
+            && let Err(error) = editor.api.set_option("scrollopt", before, At::Global)
+        {
+            tracing::warn!("cannot restore 'scrollopt': {error}");
+        }
         editor.update_key_listening();
     }
 

@@ -51,6 +51,8 @@ pub(super) struct View {
     pub(super) decided: Cell<bool>,
     closed: Cell<bool>,
     pub(super) origin: RefCell<Option<Origin>>,
+    /// The tab page `g<Tab>` led to before this one was made.
+    previous_tab: Option<Tab>,
     /// `None` until they are counted.
     pub(super) hunks: RefCell<Option<Rc<Hunks>>>,
     /// A recount of the hunks is under way.
@@ -78,6 +80,7 @@ impl View {
     ) -> Result<Rc<Self>> {
         let api = &editor.api;
         let here = api.current_win()?;
+        let previous_tab = api.previous_tab();
         let (mode, _) = api.mode()?;
         let mut made = Vec::new();
         let built = {
@@ -114,6 +117,7 @@ impl View {
             decided: Cell::new(false),
             closed: Cell::new(false),
             origin: RefCell::new(None),
+            previous_tab,
             hunks: RefCell::new(hunks),
             counting: Cell::new(false),
             group: Cell::new(None),
@@ -450,13 +454,34 @@ impl View {
             tracing::warn!("cannot go back to window {}: {error}", origin.win.0);
         }
         self.remove(api);
+        if let Err(error) = self.restore_previous_tab(api) {
+            tracing::warn!("cannot restore the previous tab page: {error}");
+        }
         if let Some(origin) = back {
             restore(editor, &origin);
         }
     }
 
+    /// Ours was the previous tab page and is gone; `g<Tab>` leads again to where it led before.
+    fn restore_previous_tab(&self, api: &Api) -> Result<()> {
+        let (mode, _) = api.mode()?;
+        let here = api.current_tab()?;
+        let wanted = self.previous_tab.filter(|tab| api.tab_valid(*tab) && *tab != here);
+        if let Some(wanted) = wanted
+            && mode == "n"
+            && api.previous_tab().is_none()
+        {
+            let _quiet = api.quiet()?;
+            api.set_current_tab(wanted)?;
+            api.set_current_tab(here)?;
+        }
+        Ok(())
+    }
+
     fn end_diff(&self, api: &Api) {
         let Ok(_quiet) = api.quiet() else { return };
+        // `:diffoff` takes "hor" out of it, which diffs in other tab pages need.
+        let scrollopt = api.option::<String>("scrollopt", At::Global);
         let mut wins = self.wins(api);
         // A window of ours that shows something else by now keeps that, without our options.
         wins.extend(
@@ -473,6 +498,10 @@ impl View {
             if let Err(error) = done {
                 tracing::warn!("cannot reset window {}: {error}", win.0);
             }
+        }
+        let restored = scrollopt.and_then(|value| api.set_option("scrollopt", value, At::Global));
+        if let Err(error) = restored {
+            tracing::warn!("cannot restore 'scrollopt': {error}");
         }
     }
 

@@ -21,6 +21,7 @@
 
 mod harness;
 
+mod cases;
 mod documents;
 mod handshake;
 mod harness_works;

@@ -1,0 +1,496 @@
+//! What broke for users of comparable plugins, one test a case: windows (D) and file contents (F).
+//! The other modules have the rest, by the same ids.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::harness::*;
+
+const OLD: &str = "one\ntwo\nthree\n";
+const NEW: &str = "one\nTWO\nthree\n";
+
+fn editor() -> Nvim {
+    Nvim::builder().file("a.txt", OLD).write("b.txt", "other\n").write("c.txt", "third\n").start()
+}
+
+/// One whole review of `a.txt`; the panes are gone afterwards.
+fn round(nvim: &Nvim, agent: &Client, accept: bool) -> Verdict {
+    let pending = agent.open_diff(nvim.path("a.txt"), NEW);
+    let review = nvim.shown(&pending);
+    if accept {
+        nvim.accept(&review)
+    } else {
+        nvim.reject(&review)
+    }
+    let verdict = pending.verdict();
+    agent.close_tab(&pending);
+    nvim.wait_until("the panes to go", || nvim.panes().is_empty());
+    verdict
+}
+
+/// Both ways to end a review leave the layout as it was.
+fn both_ways_leave(nvim: &Nvim, agent: &Client, ignored: &[&str], what: &str) {
+    for accept in [true, false] {
+        let before = nvim.snapshot();
+        let verdict = round(nvim, agent, accept);
+        assert_eq!(verdict == Verdict::Saved(NEW.into()), accept, "{what}");
+        before.assert_same_ignoring(&nvim.snapshot(), ignored, what);
+    }
+}
+
+#[test]
+fn d01_a_terminal_as_the_only_window_is_no_obstacle() {
+    let nvim = editor();
+    let agent = Client::connect(&nvim, Dialect::Claude);
+    nvim.cmd("terminal cat");
+    nvim.cmd("only");
+    let job = nvim.eval("&channel");
+    // A terminal's buffer has as many lines as its window, which a tab line makes lower for a while.
+    both_ways_leave(&nvim, &agent, &["registers", "buffers"], "a terminal alone");
+    assert_eq!(nvim.lua::<Value>("return vim.fn.jobwait({...}, 0)[1]", json!([job])), json!(-1));
+    nvim.cmd("help | only");
+    nvim.lua::<Value>(
+        "return vim.api.nvim_open_win(vim.api.nvim_create_buf(false, true), false,
+           { relative = 'editor', row = 1, col = 1, width = 10, height = 3 })",
+        json!([]),
+    );
+    both_ways_leave(&nvim, &agent, &["registers"], "help and a float");
+}
+
+#[test]
+fn d02_a_sidebar_keeps_its_buffer_width_and_options() {
+    let nvim = editor();
+    let agent = Client::connect(&nvim, Dialect::Claude);
+    nvim.cmd(
+        "topleft 30vnew | setlocal buftype=nofile nobuflisted winfixwidth filetype=zorkexplorer",
+    );
+    both_ways_leave(&nvim, &agent, &["registers"], "a sidebar");
+}
+
+#[test]
+fn d04_windows_with_winfixbuf_are_left_alone() {
+    let nvim = editor();
+    let agent = Client::connect(&nvim, Dialect::Claude);
+    nvim.cmd("setlocal winfixbuf | vsplit | setlocal winfixbuf | split | setlocal winfixbuf");
+    both_ways_leave(&nvim, &agent, &["registers"], "three fixed windows");
+    assert!(!nvim.messages().contains("E1513"));
+}
+
+#[test]
+fn d05_the_users_own_diff_survives_the_agents_closing() {
+    let nvim = editor();
+    let agent = Client::connect(&nvim, Dialect::Claude);
+    nvim.cmd("tabnew b.txt | diffthis | vsplit c.txt | diffthis | badd fugitive://x");
+    // A tab page takes notice of the tab line only when it is entered.
+    nvim.cmd("tabprevious | tabnext");
+    let mine = nvim.snapshot();
+    let closed = |agent: &Client| {
+        agent.tool("closeAllDiffTabs", json!({}))["result"]["content"][0]["text"].clone()
+    };
+    assert_eq!(closed(&agent), "CLOSED_0_DIFF_TABS");
+    mine.assert_same(&nvim.snapshot(), "nothing of ours was open");
+    let pending = agent.open_diff(nvim.path("a.txt"), NEW);
+    nvim.shown(&pending);
+    assert_eq!(closed(&agent), "CLOSED_1_DIFF_TABS");
+    assert_eq!(pending.verdict(), Verdict::Rejected);
+    nvim.wait_until("our panes to go", || nvim.right_panes().is_empty());
+    mine.assert_same(&nvim.snapshot(), "after ours was closed");
+}
+
+#[test]
+fn d07_window_sizes_are_the_same_afterwards() {
+    let nvim = editor();
+    let agent = Client::connect(&nvim, Dialect::Claude);
+    nvim.cmd("botright 6split c.txt | wincmd k | leftabove 30vsplit b.txt | wincmd l");
+    for option in ["equalalways", "noequalalways"] {
+        nvim.cmd(&format!("set {option}"));
+        both_ways_leave(&nvim, &agent, &["registers"], option);
+    }
+}
+
+#[test]
+fn d08_the_user_comes_back_to_where_they_were_and_is_not_moved_if_they_went_on() {
+    let nvim = editor();
+    let agent = Client::connect(&nvim, Dialect::Claude);
+    nvim.cmd("botright vsplit b.txt");
+    let middle = nvim.eval("win_getid()").as_i64().unwrap();
+    nvim.cmd("botright vsplit c.txt");
+    let right = nvim.eval("win_getid()").as_i64().unwrap();
+    nvim.goto(middle);
+    both_ways_leave(&nvim, &agent, &["registers"], "from the middle window");
+    let pending = agent.open_diff(nvim.path("a.txt"), NEW);
+    nvim.shown(&pending);
+    nvim.goto(right);
+    agent.close_tab(&pending);
+    assert_eq!(pending.verdict(), Verdict::Rejected);
+    nvim.wait_until("the panes to go", || nvim.panes().is_empty());
+    assert_eq!(nvim.eval("win_getid()"), json!(right), "the user had moved on");
+}
+
+#[test]
+fn d14_a_proposal_in_two_windows_is_rejected_when_the_last_one_closes() {
+    let nvim = editor();
+    let agent = Client::connect(&nvim, Dialect::Claude);
+    for split in ["split", "tab split"] {
+        let pending = agent.open_diff(nvim.path("a.txt"), NEW);
+        let review = nvim.shown(&pending);
+        nvim.goto(review.right.win);
+        nvim.settle(ARMED);
+        nvim.cmd(split);
+        nvim.input(":close<CR>");
+        pending.assert_unanswered(Duration::from_millis(300));
+        nvim.goto(review.right.win);
+        nvim.input(":close<CR>");
+        assert_eq!(pending.verdict(), Verdict::Rejected, "{split}");
+        agent.close_tab(&pending);
+        nvim.wait_until("the panes to go", || nvim.panes().is_empty());
+    }
+}
+
+#[test]
+fn d16_the_panes_go_without_the_agents_help_and_every_close_is_answered() {
+    let nvim = editor();
+    let agent = Client::connect(&nvim, Dialect::Claude);
+    let pending = agent.open_diff(nvim.path("a.txt"), NEW);
+    let review = nvim.shown(&pending);
+    nvim.accept(&review);
+    assert_eq!(pending.verdict(), Verdict::Saved(NEW.into()));
+    nvim.wait_until("the panes to go by themselves", || nvim.panes().is_empty());
+    for name in [pending.tab.as_str(), pending.tab.as_str(), "no such tab ✻ ⧉", ""] {
+        let answer = agent.tool("close_tab", json!({ "tab_name": name }));
+        assert_eq!(answer["result"]["content"][0]["text"], "TAB_CLOSED", "{name:?}");
+    }
+}
+
+#[test]
+fn d21_a_decorated_proposal_closes_without_taking_neovim_along() {
+    let nvim = Nvim::builder()
+        .tty(24, 80)
+        .before(
+            "local ns = vim.api.nvim_create_namespace('deco')
+             vim.api.nvim_set_decoration_provider(ns, {
+               on_win = function() return true end,
+               on_line = function(_, _, buf, row)
+                 pcall(vim.api.nvim_buf_set_extmark, buf, ns, row, 0,
+                   { ephemeral = true, virt_text = { { '*', 'Title' } }, virt_text_pos = 'overlay' })
+               end })",
+        )
+        .start();
+    let agent = Client::connect(&nvim, Dialect::Claude);
+    nvim.cmd("split | terminal cat");
+    for i in 0..4 {
+        let text = "# Title\n\n- a\n- b\n\n```lua\nx = 1\n```\n";
+        let pending = agent.open_diff(nvim.path(format!("new{i}.md")), text);
+        let review = nvim.shown(&pending);
+        nvim.settle(Duration::from_millis(150));
+        if i % 2 == 0 {
+            nvim.accept(&review)
+        } else {
+            nvim.reject(&review)
+        }
+        pending.verdict();
+        agent.close_tab(&pending);
+        nvim.wait_until("the panes to go", || nvim.panes().is_empty());
+    }
+    assert!(nvim.running());
+}
+
+#[test]
+fn d22_a_new_file_can_be_rejected_and_proposed_again() {
+    let nvim = editor();
+    let agent = Client::connect(&nvim, Dialect::Claude);
+    let path = nvim.path("dir with blank/new.py");
+    std::fs::create_dir(path.parent().unwrap()).unwrap();
+    let before = nvim.snapshot();
+    for accept in [false, false, true] {
+        let pending = agent.open_diff_as("the same tab", &path, "print(1)\n");
+        let review = nvim.shown(&pending);
+        if accept {
+            nvim.accept(&review)
+        } else {
+            nvim.reject(&review)
+        }
+        assert_eq!(pending.verdict() == Verdict::Saved("print(1)\n".into()), accept);
+        agent.close_tab(&pending);
+        nvim.wait_until("the panes to go", || nvim.panes().is_empty());
+        assert!(!path.exists(), "only the agent writes");
+        before.assert_same_ignoring(&nvim.snapshot(), &["registers"], "after a new file");
+    }
+}
+
+#[test]
+fn d30_no_language_server_hears_of_a_proposal_and_it_is_highlighted_all_the_same() {
+    let nvim = Nvim::builder()
+        .after(
+            "_G.opened = {}
+             vim.cmd('syntax on | filetype on')
+             vim.api.nvim_create_autocmd('FileType', { pattern = 'lua', callback = function(ev)
+               table.insert(_G.opened, vim.api.nvim_buf_get_name(ev.buf)) end })",
+        )
+        .write("a.lua", "local x = 1\n")
+        .start();
+    let agent = Client::connect(&nvim, Dialect::Claude);
+    let pending = agent.open_diff(nvim.path("a.lua"), "local x = 2\n");
+    let review = nvim.shown(&pending);
+    let code = "local b = ... return vim.bo[b].syntax == 'lua' or vim.treesitter.highlighter.active[b] ~= nil";
+    nvim.wait_until("highlighting", || nvim.lua(code, json!([review.right.buf])));
+    assert_eq!(nvim.lua::<Vec<String>>("return _G.opened", json!([])), Vec::<String>::new());
+}
+
+#[test]
+fn d32_maps_and_options_of_the_file_are_as_before() {
+    let nvim = editor();
+    let agent = Client::connect(&nvim, Dialect::Claude);
+    let keys = ["\\a", "\\r", "\\x", "ZZ", "]c", "u"];
+    nvim.lua::<Value>(
+        "for _, key in ipairs(...) do
+           vim.keymap.set('n', key, function() return 'x' end, { buffer = 0, expr = true })
+           vim.keymap.set('n', key, ':echo 1<cr>')
+         end",
+        json!([keys]),
+    );
+    nvim.cmd("setlocal wrap foldmethod=indent foldlevel=7 noscrollbind signcolumn=yes | vsplit");
+    let before = nvim.snapshot_with_keys(&keys);
+    for accept in [true, false] {
+        round(&nvim, &agent, accept);
+        let after = nvim.snapshot_with_keys(&keys);
+        before.assert_same_ignoring(&after, &["registers"], "maps and options");
+    }
+}
+
+#[test]
+fn d34_the_cursor_stays_on_its_text_when_lines_are_inserted_above() {
+    let text: String = (1..=500).map(|i| format!("line {i}\n")).collect();
+    let nvim = Nvim::builder().file("big.txt", &text).start();
+    nvim.lua::<Value>("vim.fn.winrestview({ lnum = 250, col = 3, topline = 241 })", json!([]));
+    let agent = Client::connect(&nvim, Dialect::Claude);
+    let more: String = (0..20).map(|i| format!("new {i}\n")).collect();
+    let new = text.replace("line 100\n", &format!("line 100\n{more}"));
+    let pending = agent.open_diff(nvim.path("big.txt"), &new);
+    let review = nvim.shown(&pending);
+    nvim.accept(&review);
+    pending.verdict();
+    nvim.write("big.txt", &new);
+    agent.close_tab(&pending);
+    nvim.wait_until("the reload", || nvim.eval("line('$')") == json!(520));
+    assert_eq!(nvim.eval("getline('.')"), json!("line 250"));
+}
+
+#[test]
+fn d35_the_same_tab_name_rejects_and_replaces_the_first() {
+    let nvim = editor();
+    let agent = Client::connect(&nvim, Dialect::Claude);
+    let first = agent.open_diff_as("t", nvim.path("a.txt"), "first\n");
+    nvim.shown(&first);
+    let second = agent.open_diff_as("t", nvim.path("a.txt"), "second\n");
+    assert_eq!(first.verdict(), Verdict::Rejected);
+    let review = nvim.shown(&second);
+    nvim.wait_until("the first one's panes to go", || nvim.right_panes().len() == 1);
+    nvim.accept(&review);
+    assert_eq!(second.verdict(), Verdict::Saved("second\n".into()));
+}
+
+#[test]
+fn d37_five_proposals_at_once_are_five_answers() {
+    let nvim = Nvim::start();
+    let agent = Client::connect(&nvim, Dialect::Claude);
+    let pending: Vec<Pending> = (0..5)
+        .map(|i| {
+            let path = nvim.write(format!("{i}.txt"), format!("file {i}\n"));
+            agent.open_diff(path, &format!("file {i} new\n"))
+        })
+        .collect();
+    let reviews: Vec<Review> = pending.iter().map(|pending| nvim.shown(pending)).collect();
+    assert_eq!(nvim.status()["reviews"].as_array().unwrap().len(), 5);
+    nvim.accept(&reviews[1]);
+    nvim.accept(&reviews[3]);
+    nvim.reject(&reviews[2]);
+    assert_eq!(pending[1].verdict(), Verdict::Saved("file 1 new\n".into()));
+    assert_eq!(pending[3].verdict(), Verdict::Saved("file 3 new\n".into()));
+    assert_eq!(pending[2].verdict(), Verdict::Rejected);
+    nvim.keys_in(&reviews[4].right, ":tabclose<CR>");
+    assert_eq!(pending[4].verdict(), Verdict::Rejected);
+    pending[0].assert_unanswered(Duration::from_millis(200));
+}
+
+#[test]
+fn d39_proposals_are_never_listed_nor_old_files() {
+    let nvim = editor();
+    let agent = Client::connect(&nvim, Dialect::Claude);
+    let listed = || nvim.eval("len(getbufinfo({'buflisted': 1}))");
+    let before = listed();
+    let pending = agent.open_diff(nvim.path("a.txt"), NEW);
+    let review = nvim.shown(&pending);
+    assert_eq!(listed(), before);
+    nvim.reject(&review);
+    pending.verdict();
+    assert_eq!(listed(), before);
+    nvim.cmd("wshada!");
+    nvim.cmd("rshada!");
+    assert!(!nvim.eval("string(v:oldfiles)").to_string().contains("gangway://"));
+}
+
+#[test]
+fn d43_flags_of_a_read_only_buffer_stay() {
+    let nvim = editor();
+    nvim.cmd("setlocal readonly nomodifiable");
+    let agent = Client::connect(&nvim, Dialect::Claude);
+    let flags = || nvim.eval("[&readonly, &modifiable, &modified]");
+    for accept in [false, true] {
+        round(&nvim, &agent, accept);
+        assert_eq!(flags(), json!([1, 0, 0]));
+        assert!(!nvim.blocked());
+    }
+}
+
+#[test]
+fn d45_commands_decide_from_anywhere_and_the_typing_user_is_left_alone() {
+    let nvim = editor();
+    let agent = Client::connect(&nvim, Dialect::Claude);
+    nvim.cmd("tabnew b.txt");
+    nvim.input("A typing");
+    nvim.settle(Duration::from_millis(200));
+    let before = nvim.snapshot();
+    let pending = agent.open_diff(nvim.path("a.txt"), NEW);
+    nvim.settle(Duration::from_millis(600));
+    let window = |snapshot: &Snapshot| (snapshot.0["window"].clone(), snapshot.0["mode"].clone());
+    assert_eq!(window(&nvim.snapshot()), window(&before));
+    nvim.input(" on<Esc>");
+    nvim.wait_until("the review to come into view", || {
+        nvim.status()["reviews"][0]["seen"] == json!(true)
+    });
+    assert_eq!(nvim.eval("getbufline(bufnr('b.txt'), 1)"), json!(["other typing on"]));
+    nvim.cmd("tabfirst");
+    nvim.cmd("IdeAccept");
+    assert_eq!(pending.verdict(), Verdict::Saved(NEW.into()));
+}
+
+#[test]
+fn f01_only_true_changes_of_a_crlf_file_are_shown() {
+    let nvim = Nvim::start();
+    let agent = Client::connect(&nvim, Dialect::Pi);
+    let path = nvim.write("a.txt", "a\r\nb\r\nc\r\n");
+    for (text, changed) in [
+        ("a\r\nB\r\nc\r\n", Some(vec![2])),
+        ("a\nb\nc\n", None),
+        ("a\r\nb\r\nC\r\n", Some(vec![3])),
+        ("a\r\nb\r\nc\r\n", Some(vec![])),
+    ] {
+        let pending = agent.open_diff(&path, text);
+        let review = nvim.shown(&pending);
+        if let Some(changed) = changed {
+            assert_eq!(nvim.changed_lines(&review.right), changed, "{text:?}");
+        }
+        nvim.accept(&review);
+        assert_eq!(pending.verdict(), Verdict::Saved(text.into()));
+        agent.close_tab(&pending);
+    }
+}
+
+#[test]
+fn f03_an_edited_proposal_ends_as_it_was_proposed() {
+    let nvim = Nvim::start();
+    let agent = Client::connect(&nvim, Dialect::Pi);
+    for (disk, fixeol) in [("a\nx\n", "fixeol"), ("a\nx", "nofixeol")] {
+        let path = nvim.write("a.txt", disk);
+        nvim.cmd(&format!("set {fixeol}"));
+        for text in ["a\nb", "a\nb\n"] {
+            let pending = agent.open_diff(&path, text);
+            let review = nvim.shown(&pending);
+            nvim.keys_in(&review.right, "ggA1<Esc>:w<CR>");
+            assert_eq!(
+                pending.verdict(),
+                Verdict::Saved(text.replace('a', "a1")),
+                "{disk:?} {fixeol}"
+            );
+            agent.close_tab(&pending);
+        }
+    }
+}
+
+#[test]
+fn f05_a_removed_byte_order_mark_is_seen() {
+    let nvim = Nvim::start();
+    let agent = Client::connect(&nvim, Dialect::Pi);
+    let path = nvim.write("a.txt", "\u{feff}one\ntwo\n");
+    let pending = agent.open_diff(&path, "\u{feff}one\nTWO\n");
+    let review = nvim.shown(&pending);
+    assert_eq!(nvim.changed_lines(&review.right), [2]);
+    nvim.accept(&review);
+    assert_eq!(pending.verdict(), Verdict::Saved("\u{feff}one\nTWO\n".into()));
+    agent.close_tab(&pending);
+    let pending = agent.open_diff(&path, "one\ntwo\n");
+    let review = nvim.shown(&pending);
+    assert_eq!(nvim.changed_lines(&review.right), [1]);
+    nvim.accept(&review);
+    assert_eq!(pending.verdict(), Verdict::Saved("one\ntwo\n".into()));
+}
+
+#[test]
+fn f07_binary_and_other_encodings_are_shown_for_what_they_are() {
+    let nvim = Nvim::start();
+    nvim.cmd("set columns=200 fileencodings=ucs-bom,utf-8,cp932,latin1");
+    let agent = Client::connect(&nvim, Dialect::Pi);
+    for (name, disk, note, first) in [
+        ("p.png", &b"\x89PNG\r\n\x1a\n\0\0\0\r"[..], "binary, 12 bytes", "00000000: 8950 4e47"),
+        ("latin1.txt", b"caf\xe9\n", "decoded from latin1", "caf\u{e9}"),
+        ("sjis.txt", b"\x93\xfa\x96\x7b\n", "decoded from cp932", "\u{65e5}\u{672c}"),
+        ("wide.txt", b"\xff\xfeh\0i\0\n\0", "decoded from utf-16le", "hi"),
+    ] {
+        let path = nvim.write(name, disk);
+        let pending = agent.open_diff(&path, "now text\n");
+        let review = nvim.shown(&pending);
+        let line = nvim.lines(review.left.buf).remove(0);
+        assert!(line.starts_with(first), "{name}: {line}");
+        let bar: String = nvim.lua("return vim.wo[...].winbar", json!([review.left.win]));
+        assert!(bar.contains(note), "{name}: {bar}");
+        nvim.accept(&review);
+        assert_eq!(pending.verdict(), Verdict::Saved("now text\n".into()));
+        agent.close_tab(&pending);
+    }
+}
+
+#[test]
+fn f11_links_lead_to_the_buffer_of_their_target_and_stay_links() {
+    let nvim = Nvim::builder().write("real.txt", OLD).start();
+    let agent = Client::connect(&nvim, Dialect::Claude);
+    let link = nvim.path("link.txt");
+    std::os::unix::fs::symlink("real.txt", &link).unwrap();
+    nvim.edit("real.txt");
+    let buf = nvim.eval("bufnr('%')").as_i64().unwrap();
+    let pending = agent.open_diff(&link, NEW);
+    let review = nvim.shown(&pending);
+    assert_eq!(nvim.lines(review.left.buf), ["one", "two", "three"]);
+    nvim.accept(&review);
+    pending.verdict();
+    std::fs::write(&link, NEW).unwrap();
+    agent.close_tab(&pending);
+    nvim.wait_until("the buffer of the target to follow", || nvim.lines(buf)[1] == "TWO");
+    assert!(link.is_symlink());
+    std::os::unix::fs::symlink("nowhere.txt", nvim.path("dangling.txt")).unwrap();
+    let pending = agent.open_diff(nvim.path("dangling.txt"), "x\n");
+    let review = nvim.shown(&pending);
+    nvim.accept(&review);
+    assert_eq!(pending.verdict(), Verdict::Saved("x\n".into()));
+    assert!(!nvim.path("nowhere.txt").exists());
+}
+
+#[test]
+fn f13_what_is_no_plain_file_is_refused_at_once() {
+    let nvim = editor();
+    let agent = Client::connect(&nvim, Dialect::Claude);
+    let fifo = nvim.path("fifo");
+    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    for path in
+        [nvim.path("."), fifo, "/dev/zero".into(), "/proc/self/mem".into(), "rel/x.txt".into()]
+    {
+        let pending = agent.open_diff(&path, "x\n");
+        let verdict = pending.verdict_within(Duration::from_secs(2));
+        assert!(matches!(verdict, Verdict::Other(_)), "{}: {verdict:?}", path.display());
+    }
+    // Pi takes every error for "go ahead": it is told "rejected", with the reason.
+    let pi = Client::connect(&nvim, Dialect::Pi);
+    let pending = pi.open_diff("/dev/zero", "x\n");
+    assert_eq!(pending.verdict_within(Duration::from_secs(2)), Verdict::Rejected);
+}

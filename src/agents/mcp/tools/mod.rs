@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn schemas_are_plain_objects() {
-        for tool in Family::ALL.into_iter().flat_map(listing) {
+        for tool in Family::ALL.into_iter().flat_map(|family| listing(family, true)) {
             let schema = tool["inputSchema"].as_object().unwrap();
             let keys: Vec<&String> = schema.keys().collect();
             assert_eq!(keys, ["properties", "required", "type"], "{tool}");

@@ -21,6 +21,7 @@
 
 mod harness;
 
+mod aivyx;
 mod cases;
 mod documents;
 mod handshake;

@@ -352,7 +352,10 @@ pub(super) fn map_hunk_keys(
         // The left pane cannot change, so u means the proposal, wherever the cursor is.
         for (key, command) in [("u", "silent! undo"), ("<C-r>", "silent! redo")] {
             view.map(editor, buf, Some(key), "undo in the proposal", move |v, e| {
-                e.api.in_win(v.right_win, move |api| api.command(command))
+                match v.right_window(&e.api) {
+                    Some(win) => e.api.in_win(win, move |api| api.command(command)),
+                    None => Ok(()),
+                }
             })?;
         }
     }

@@ -32,13 +32,20 @@ const NOT_ABOUT_ONE_BUFFER: [&str; 14] = [
     "wprevious",
 ];
 
-/// A command line the user just left with Enter, as `nvim_parse_cmd` reads it.
+/// One command of the line the user just left with Enter, as `nvim_parse_cmd` reads it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct CommandLine {
-    command: String,
+struct Command {
+    name: String,
     /// No argument and no range: it writes the whole buffer to its own name.
     bare: bool,
+    /// A user command whose work cannot be looked into (a Lua function).
+    opaque: bool,
 }
+
+/// Commands that say "write this buffer".
+const WRITES: [&str; 5] = ["write", "wq", "xit", "exit", "update"];
+/// How many commands of one line, and user commands within user commands, are looked into.
+const MAX_COMMANDS: usize = 16;
 
 struct State {
     /// `None` until the first key is heard.
@@ -46,9 +53,9 @@ struct State {
     last_was_enter: Cell<bool>,
     /// The window that was current at a key of this turn.
     turn: Cell<Option<Win>>,
-    command_line: RefCell<Option<CommandLine>>,
-    /// The keys that come now are ours.
-    deaf: Cell<bool>,
+    /// `None`: no command line was left in this turn.
+    command_line: RefCell<Option<Vec<Command>>>,
+    last_was_suspend: Cell<bool>,
 }
 
 pub struct Keys {
@@ -66,7 +73,7 @@ impl Keys {
             last_was_enter: Cell::new(false),
             turn: Cell::new(None),
             command_line: RefCell::new(None),
-            deaf: Cell::new(false),
+            last_was_suspend: Cell::new(false),
         });
         let ended = Rc::clone(&state);
         let end_turn = api.lua.create_function(move |_, ()| {
@@ -78,13 +85,19 @@ impl Keys {
         let schedule: Function = vim.get("schedule")?;
         let current_win: Function = vim.get::<Table>("api")?.get("nvim_get_current_win")?;
         let heard = Rc::clone(&state);
-        let on_key = api.lua.create_function(move |_, key: Value| {
-            if heard.deaf.get() {
+        let executing: Function = vim.get::<Table>("fn")?.get("reg_executing")?;
+        let on_key = api.lua.create_function(move |_, (key, typed): (Value, Value)| {
+            // Keys that `:normal` (ours, or a timer's) and feedkeys() make up are nobody's, unless
+            // a typed key is behind them in this turn (a mapping), or a macro.
+            let made_up = matches!(&typed, Value::String(s) if s.as_bytes().is_empty());
+            if made_up && heard.turn.get().is_none() && executing.call::<String>(())?.is_empty() {
                 return Ok(());
             }
             heard.last_key.set(Some(Instant::now()));
             let enter = matches!(&key, Value::String(s) if &*s.as_bytes() == b"\r");
             heard.last_was_enter.set(enter);
+            let suspend = matches!(&key, Value::String(s) if &*s.as_bytes() == b"\x1a");
+            heard.last_was_suspend.set(suspend);
             let first = heard.turn.get().is_none();
             heard.turn.set(Some(current_win.call(())?));
             if first { schedule.call::<()>(&end_turn) } else { Ok(()) }
@@ -108,14 +121,6 @@ impl Keys {
         self.api.vim("on_key", (function, self.namespace))
     }
 
-    /// For `:normal` of our own: its keys are heard like any, but the user typed none of them.
-    pub fn unheard<T>(&self, run: impl FnOnce() -> T) -> T {
-        self.state.deaf.set(true);
-        let done = run();
-        self.state.deaf.set(false);
-        done
-    }
-
     /// Time since the last key, if one was heard since listening began.
     #[must_use]
     pub fn quiet_for(&self) -> Option<Duration> {
@@ -136,6 +141,9 @@ impl Keys {
 
     /// To be called on `CmdlineLeave`, before the command runs.
     pub fn command_line_left(&self) -> Result<()> {
+        if self.state.turn.get().is_none() {
+            return Ok(());
+        }
         let vim: Table = self.api.lua.globals().get("vim")?;
         let event: Table = vim.get::<Table>("v")?.get("event")?;
         let aborted: bool = event.get::<Option<bool>>("abort")?.unwrap_or(false);
@@ -144,34 +152,77 @@ impl Keys {
             return Ok(());
         }
         let line: mlua::String = self.api.func("getcmdline", ())?;
-        // A line that does not parse is about to fail by itself.
-        let parsed: Option<Table> = self.api.call("nvim_parse_cmd", (line, self.api.table()?)).ok();
-        let read = |table: &Table| -> Result<CommandLine> {
-            let args = table.get::<Option<Table>>("args")?;
-            let range = table.get::<Option<Table>>("range")?;
-            let empty = |list: Option<Table>| list.is_none_or(|l| l.raw_len() == 0);
-            Ok(CommandLine { command: table.get("cmd")?, bare: empty(args) && empty(range) })
-        };
-        *self.state.command_line.borrow_mut() = parsed.and_then(|table| read(&table).ok());
+        let mut commands = Vec::new();
+        self.look_into(Value::String(line), &mut commands);
+        *self.state.command_line.borrow_mut() = Some(commands);
         Ok(())
     }
 
-    /// The command line of this turn writes several buffers, or moves on to another one.
+    /// Adds every command of `line`, user commands by what they stand for.
+    fn look_into(&self, line: Value, commands: &mut Vec<Command>) {
+        let mut rest = line;
+        while commands.len() < MAX_COMMANDS {
+            let opts = self.api.table();
+            // A line that does not parse is about to fail by itself.
+            let parsed =
+                opts.and_then(|opts| self.api.call::<Table>("nvim_parse_cmd", (&rest, opts)));
+            let Ok(parsed) = parsed else { return };
+            let list = |name: &str| parsed.get::<Option<Table>>(name).ok().flatten();
+            let empty = |list: Option<Table>| list.is_none_or(|l| l.raw_len() == 0);
+            let Ok(name) = parsed.get::<String>("cmd") else { return };
+            let definition = self.definition(&name);
+            let opaque = definition.as_deref() == Some("");
+            let bare = empty(list("args")) && empty(list("range"));
+            commands.push(Command { name, bare, opaque });
+            if let Some(definition) = definition.filter(|text| !text.is_empty())
+                && let Ok(text) = self.api.lua.create_string(definition)
+            {
+                self.look_into(Value::String(text), commands);
+            }
+            match parsed.get::<Option<mlua::String>>("nextcmd") {
+                Ok(Some(next)) if !next.as_bytes().is_empty() => rest = Value::String(next),
+                _ => return,
+            }
+        }
+    }
+
+    /// What a user command stands for; empty when that is a Lua function.
+    fn definition(&self, name: &str) -> Option<String> {
+        if !name.starts_with(|c: char| c.is_ascii_uppercase()) {
+            return None;
+        }
+        let of = |commands: Result<Table>| -> Option<String> {
+            let command: Table = commands.ok()?.get::<Option<Table>>(name).ok()??;
+            if !matches!(command.get::<Value>("callback"), Ok(Value::Nil) | Err(_)) {
+                return Some(String::new());
+            }
+            command.get("definition").ok()
+        };
+        let opts = || self.api.table();
+        of(opts().and_then(|opts| self.api.call("nvim_buf_get_commands", (0, opts))))
+            .or_else(|| of(opts().and_then(|opts| self.api.call("nvim_get_commands", opts))))
+    }
+
+    /// What the user typed in this turn can be about writing one buffer: a mapping without a
+    /// command line, or a command line that says so and names no command for all buffers.
     #[must_use]
-    pub fn writes_many(&self) -> bool {
-        self.state
-            .command_line
-            .borrow()
-            .as_ref()
-            .is_some_and(|line| NOT_ABOUT_ONE_BUFFER.contains(&line.command.as_str()))
+    pub fn may_write(&self) -> bool {
+        match &*self.state.command_line.borrow() {
+            // Suspending writes for 'autowrite', not for the user.
+            None => !self.state.last_was_suspend.get(),
+            Some(commands) => {
+                let writes = |c: &Command| c.opaque || WRITES.contains(&c.name.as_str());
+                let many = |c: &Command| NOT_ABOUT_ONE_BUFFER.contains(&c.name.as_str());
+                commands.iter().any(writes) && !commands.iter().any(many)
+            }
+        }
     }
 
     /// The command line of this turn says "write this buffer (and quit)", although Neovim does not
     /// write an unmodified buffer for it.
     #[must_use]
     pub fn says_write(&self) -> bool {
-        self.state.command_line.borrow().as_ref().is_some_and(|line| {
-            line.bare && matches!(line.command.as_str(), "write" | "wq" | "xit" | "exit" | "update")
-        })
+        let says = |c: &Command| c.bare && WRITES.contains(&c.name.as_str());
+        self.state.command_line.borrow().as_ref().is_some_and(|commands| commands.iter().any(says))
     }
 }

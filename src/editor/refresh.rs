@@ -178,6 +178,7 @@ fn make_watcher(
         let relevant = matches!(
             event.kind,
             EventKind::Create(_)
+                | EventKind::Remove(_)
                 | EventKind::Modify(ModifyKind::Data(_) | ModifyKind::Name(_) | ModifyKind::Any)
                 | EventKind::Access(AccessKind::Close(AccessMode::Write))
         );

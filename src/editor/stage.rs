@@ -22,7 +22,7 @@ use crate::files;
 use crate::review::desk::{Event, Target};
 use crate::review::text::OldText;
 use crate::review::two_panes::TwoPanes;
-use crate::review::{Review, ReviewId, Verdict, Withdrawal};
+use crate::review::{Review, ReviewId, Verdict};
 
 /// No key for this long, in normal mode, is idle.
 const IDLE: Duration = Duration::from_millis(400);
@@ -48,6 +48,8 @@ struct Waiting {
 pub struct Stage {
     waiting: RefCell<VecDeque<Waiting>>,
     views: RefCell<Vec<Rc<View>>>,
+    /// Taken back by their agent while the user types in them: closed at the next pause.
+    leaving: RefCell<Vec<Rc<View>>>,
     group: Cell<Option<i64>>,
     /// The user's last window that is none of ours.
     home: RefCell<Option<Origin>>,
@@ -113,10 +115,18 @@ impl Stage {
             at.map(|at| views.remove(at))
         };
         if let Some(view) = found {
-            if *verdict == Verdict::Withdrawn(Withdrawal::OwnerLost) && view.edited(&editor.api) {
+            let withdrawn = matches!(verdict, Verdict::Withdrawn(_));
+            if withdrawn && view.edited(&editor.api) {
                 recover::keep(editor, &view);
             }
-            view.close(editor);
+            if withdrawn && is_typing_in(editor, &view) {
+                // What the user types goes on into the pane, which is of no account any more; their
+                // own window would take the keys for commands.
+                view.decided.set(true);
+                self.leaving.borrow_mut().push(view);
+            } else {
+                view.close(editor);
+            }
         }
         if let Some(path) = review.kind.path() {
             editor.refresh.review_ended(editor, path);
@@ -136,9 +146,10 @@ impl Stage {
                 continue;
             }
             let (buf, bridge) = (view.right, editor.bridge.clone());
+            let encodings = view.encoding();
             editor.on_worker(move || {
                 let old = match files::read_plain(&path, files::MAX_REVIEWED) {
-                    Ok(bytes) => OldText::from_bytes(bytes, &[]),
+                    Ok(bytes) => OldText::from_bytes(bytes, &encodings),
                     Err(error) if error.is_missing() => OldText::Missing,
                     Err(_) => return,
                 };
@@ -158,6 +169,7 @@ impl Stage {
 
     /// Looks at everything once and comes back while something may still change by itself.
     pub(super) fn tick(&self, editor: &Rc<Editor>) {
+        self.close_leaving(editor, false);
         self.open_waiting(editor);
         self.notice_seen(editor);
         self.bring_next(editor);
@@ -174,6 +186,7 @@ impl Stage {
     fn must_look_again(&self, editor: &Rc<Editor>) -> bool {
         let never = editor.settings().focus == Focus::Never;
         !self.waiting.borrow().is_empty()
+            || !self.leaving.borrow().is_empty()
             || self.views().iter().any(|view| {
                 if view.seen_since.get().is_some() { !view.armed.get() } else { !never }
             })
@@ -327,10 +340,10 @@ impl Stage {
             }
             *view.origin.borrow_mut() = Some(origin);
             self.moving.set(true);
-            let moved = api
-                .set_current_tab(view.tab)
-                .and_then(|()| api.set_current_win(view.right_win))
-                .and_then(|()| api.command("syncbind"));
+            let moved = match view.right_window(api) {
+                Some(win) => api.set_current_win(win).and_then(|()| api.command("syncbind")),
+                None => Ok(()),
+            };
             self.moving.set(false);
             moved
         };
@@ -447,7 +460,25 @@ impl Stage {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.waiting.borrow().is_empty() && self.views.borrow().is_empty()
+        self.waiting.borrow().is_empty()
+            && self.views.borrow().is_empty()
+            && self.leaving.borrow().is_empty()
+    }
+
+    /// Closes what was taken back, unless the user types in it; `now`: all the same.
+    pub(crate) fn close_leaving(&self, editor: &Rc<Editor>, now: bool) {
+        let all = std::mem::take(&mut *self.leaving.borrow_mut());
+        let some = !all.is_empty();
+        for view in all {
+            if !now && is_typing_in(editor, &view) {
+                self.leaving.borrow_mut().push(view);
+            } else {
+                view.close(editor);
+            }
+        }
+        if some {
+            self.end(editor);
+        }
     }
 
     // ---- autocommands, only while there is a review
@@ -578,6 +609,12 @@ fn may_open_behind(editor: &Rc<Editor>) -> bool {
         tracing::warn!("cannot tell the mode: {error}");
         false
     })
+}
+
+/// The user is in one of the panes and in the middle of something.
+fn is_typing_in(editor: &Rc<Editor>, view: &View) -> bool {
+    let inserting = editor.api.mode().is_ok_and(|(mode, _)| mode.starts_with(['i', 'R', 'c']));
+    view.is_current(&editor.api) && (inserting || editor.quiet() < ARM_AFTER)
 }
 
 fn origin_here(editor: &Rc<Editor>, mode: &str) -> Result<Origin> {

@@ -15,6 +15,7 @@ use nvim_oxi::mlua::{IntoLua, Table, Value};
 use super::api::{Api, At, Buf, Result, Tab, Win};
 use super::{Editor, ask_view, diff_view, winbar};
 use crate::review::hunks::Hunks;
+use crate::review::text::{Endings, OldText};
 use crate::review::two_panes::TwoPanes;
 use crate::review::{Kind, Review, Verdict};
 
@@ -132,6 +133,17 @@ impl View {
         self.panes.borrow().clone()
     }
 
+    /// The encoding the file on disk was decoded from, if it is not UTF-8.
+    pub(super) fn encoding(&self) -> Vec<String> {
+        let (Kind::Write { old, .. } | Kind::Delete { old, .. }) = &self.review.kind else {
+            return Vec::new();
+        };
+        match old {
+            OldText::Text { decoded_from: Some(name), .. } => vec![name.to_string()],
+            _ => Vec::new(),
+        }
+    }
+
     /// The file has changed on disk: the left pane follows, the proposal stays.
     pub(super) fn disk_changed(
         self: &Rc<Self>,
@@ -152,6 +164,12 @@ impl View {
 
     pub(super) fn bufs(&self) -> impl Iterator<Item = Buf> {
         self.left.into_iter().chain([self.right])
+    }
+
+    /// A window that shows the right pane: the one it was opened in, while that is so.
+    pub(super) fn right_window(&self, api: &Api) -> Option<Win> {
+        let wins = api.wins_of(self.right).unwrap_or_default();
+        wins.iter().find(|win| **win == self.right_win).or(wins.first()).copied()
     }
 
     /// Windows of any tab page that show one of the panes.
@@ -226,8 +244,10 @@ impl View {
         }
         let body = editor.api.buf_text(self.right)?;
         self.settle(editor);
-        // Small texts are answered here and now, so that a `:qa` right behind cannot overtake.
-        if body.len() <= 1 << 20 {
+        // Answered here and now, so that a `:qa` right behind cannot overtake; only the line ends of
+        // a large mixed text take so long that a worker has to find them.
+        let quick = !matches!(panes.right.endings, Endings::Mixed(_));
+        if quick || body.len() <= 1 << 20 {
             editor.desk.decide(&id, verdict(panes.right.rejoin(&body)));
         } else {
             let desk = editor.desk.clone();
@@ -340,7 +360,7 @@ impl View {
         if elsewhere {
             return diff_view::write_copy(editor, self, event, &target);
         }
-        if self.decided.get() || !self.typed_here(editor)? || editor.keys.writes_many() {
+        if self.decided.get() || !self.typed_here(editor)? || !editor.keys.may_write() {
             return Ok(());
         }
         if !self.armed.get() {
@@ -448,6 +468,12 @@ impl View {
         // Diff mode first: Neovim 0.11.0 and 0.12.3 crash when such windows close.
         self.end_diff(api);
         let back = origin.filter(|o| was_here && api.win_valid(o.win));
+        let typing = api.mode().is_ok_and(|(mode, _)| mode.starts_with(['i', 'R']));
+        let resumes = back.as_ref().is_some_and(|origin| origin.mode.starts_with('i'));
+        if was_here && typing && !resumes {
+            // The mode belongs to the pane and must not carry over into the user's window.
+            let _ = api.command("stopinsert");
+        }
         if let Some(origin) = &back
             && let Err(error) = api.set_current_win(origin.win)
         {
@@ -552,5 +578,5 @@ fn reselect(editor: &Editor, mode: &str) -> Result<()> {
     if !mode.starts_with(['v', 'V', '\u{16}']) {
         return Ok(());
     }
-    editor.keys.unheard(|| editor.api.command("normal! gv"))
+    editor.api.command("normal! gv")
 }

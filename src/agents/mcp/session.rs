@@ -387,6 +387,9 @@ impl Session {
                 Outcome::Result(self.apology(seq, "Neovim is stopping"))
             }
         };
+        // Until the answer is on its way the session is not settled: a large one takes a while to
+        // write down, and a stop must not slip in between.
+        let _answering = self.owed.one_more();
         let Some(request) = self.take(seq) else { return };
         if let Outcome::Result(result) = outcome
             && !request.cancelled

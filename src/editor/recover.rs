@@ -1,7 +1,7 @@
-//! Keeps what the user had typed into a proposal whose agent has vanished.
+//! Keeps what the user had typed into a proposal that its agent took back, or took along.
 //!
 //! Neovim's thread starts it, a worker writes. One private file each under
-//! `stdpath("state")/gangway/recovered/`; the message names it.
+//! `stdpath("state")/gangway/recovered/`; the log names it.
 
 use std::rc::Rc;
 
@@ -23,10 +23,18 @@ pub(super) fn keep(editor: &Rc<Editor>, view: &View) {
         let path = directory.join(file);
         let kept = crate::files::private_dir(&directory)
             .and_then(|()| crate::files::write_private(&path, text.as_bytes()));
-        let message = match kept {
-            Ok(()) => format!("{origin} is gone; your edited proposal is in {}", path.display()),
-            Err(error) => format!("{origin} is gone and your edits could not be kept: {error}"),
-        };
-        bridge.post(move |editor| editor.report(&message));
+        match kept {
+            Ok(()) => {
+                tracing::warn!("edits of a review by {origin} are in {}", path.display());
+                // Short, so that it never asks for Enter in the middle of somebody's typing.
+                let message =
+                    format!("{origin} took it back; edits recovered (:IdeLog says where)");
+                bridge.post(move |editor| editor.api.notify(&message, 3));
+            }
+            Err(error) => {
+                let message = format!("your edits could not be kept: {error}");
+                bridge.post(move |editor| editor.report(&message));
+            }
+        }
     });
 }

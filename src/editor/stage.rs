@@ -544,6 +544,11 @@ impl Stage {
 
     /// The user went into a review by themselves: that is where they will come back from.
     fn entered_window(&self, editor: &Rc<Editor>) -> Result<()> {
+        editor.later(|editor| {
+            for view in editor.stage.views() {
+                view.dismiss_if_closed(editor);
+            }
+        });
         if !self.moving.get()
             && let Some(view) = self.views().into_iter().find(|view| view.is_current(&editor.api))
         {

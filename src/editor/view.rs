@@ -309,11 +309,18 @@ impl View {
                 Ok(())
             })?;
             let (view, ed) = (Rc::clone(self), Rc::clone(editor));
-            api.autocmd(group, &["BufUnload", "BufWipeout"], Some(buf), move |_, _| {
-                // The buffer goes with this event: nobody can decide on it any more.
-                view.dismiss(&ed);
+            api.autocmd(group, &["BufUnload"], Some(buf), move |_, _| {
+                let view = Rc::clone(&view);
+                ed.later(move |ed| {
+                    // `:e` unloads and loads again; whatever else does it has closed the pane.
+                    if !ed.api.buf_loaded(buf) {
+                        view.dismiss(ed);
+                    }
+                });
                 Ok(())
             })?;
+            let (view, ed) = (Rc::clone(self), Rc::clone(editor));
+            api.autocmd(group, &["BufReadCmd"], Some(buf), move |_, _| view.refill(&ed, buf))?;
         }
         let (view, ed) = (Rc::clone(self), Rc::clone(editor));
         api.autocmd(group, &["WinResized", "VimResized"], None, move |_, _| {
@@ -326,6 +333,27 @@ impl View {
             view.win_closing(&ed, Win(closing.parse().unwrap_or(-1)))
         })?;
         Ok(())
+    }
+
+    /// `:e` and `:e!` in a pane: it shows again what it showed at first.
+    fn refill(&self, editor: &Rc<Editor>, buf: Buf) -> Result<()> {
+        let Some(panes) = self.panes() else { return Ok(()) };
+        if buf == self.right {
+            editor.api.fill(buf, &panes.right.body)?;
+            self.filled_at.set(editor.api.changedtick(buf)?);
+        } else {
+            editor.api.fill(buf, &panes.left)?;
+        }
+        let changes = buf == self.right && self.editable() && self.armed.get();
+        editor.api.set_option("modifiable", changes, At::Buf(buf))
+    }
+
+    /// No window shows one of its panes any more, and no event said so (`:noautocmd`).
+    pub(super) fn dismiss_if_closed(&self, editor: &Rc<Editor>) {
+        let gone = |buf: Buf| editor.api.wins_of(buf).is_ok_and(|wins| wins.is_empty());
+        if self.bufs().any(gone) {
+            self.dismiss(editor);
+        }
     }
 
     /// A window closes. The last one of a pane is the user's "no", unless they typed `:x` or `:wq`

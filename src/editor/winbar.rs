@@ -17,6 +17,9 @@ use crate::review::two_panes::Detail;
 /// Columns from which a pane's winbar can say everything.
 const ROOMY: i64 = 64;
 
+/// Below this an agent's name is cut to its first word, so that the keys stay.
+const NARROW: i64 = 48;
+
 /// Client text as literal winbar text: control and direction-changing characters become visible.
 pub(super) fn literal(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -36,7 +39,18 @@ pub(super) fn literal(text: &str) -> String {
 
 /// Characters that would let a name look like another one.
 pub(super) fn is_invisible(c: char) -> bool {
-    matches!(u32::from(c), 0xad | 0x200b..=0x200f | 0x202a..=0x202e | 0x2060..=0x2069 | 0xfeff)
+    matches!(
+        u32::from(c),
+        0xad | 0x61c
+            | 0x115f..=0x1160
+            | 0x180e
+            | 0x200b..=0x200f
+            | 0x2028..=0x202e
+            | 0x2060..=0x2069
+            | 0x3164
+            | 0xfeff
+            | 0xe0000..=0xe007f
+    )
 }
 
 /// Sets the winbars of every window that shows the view.
@@ -91,7 +105,12 @@ fn left_bar(editor: &Rc<Editor>, view: &View) -> String {
 /// In a narrow pane the remarks give way first; the keys that decide are always there.
 fn right_bar(editor: &Rc<Editor>, view: &View, width: i64) -> String {
     let roomy = width >= ROOMY;
-    let mut bar = format!(" %#GangwayAgent#{}%*", literal(&view.review.origin));
+    let origin: String = if width >= NARROW {
+        view.review.origin.to_string()
+    } else {
+        view.review.origin.split([' ', '-']).next().unwrap_or_default().chars().take(8).collect()
+    };
+    let mut bar = format!(" %#GangwayAgent#{}%*", literal(&origin));
     if let Some(panes) = view.panes() {
         bar.push_str(match view.review.kind {
             Kind::Delete { .. } if roomy => " %#GangwayWarning#deletes this file%*%<",
@@ -122,7 +141,7 @@ fn right_bar(editor: &Rc<Editor>, view: &View, width: i64) -> String {
     }
     bar.push_str("%=");
     // What stands before the first cut must stay readable.
-    let fixed = view.review.origin.chars().count() + 12;
+    let fixed = origin.chars().count() + if width >= NARROW { 12 } else { 4 };
     let room = usize::try_from(width).unwrap_or(0).saturating_sub(fixed);
     bar.push_str(&keys(editor, view, room));
     bar

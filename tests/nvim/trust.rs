@@ -335,7 +335,32 @@ fn edits_of_an_agent_that_vanished_can_be_found_again() {
     let state: String = nvim.lua("return vim.fn.stdpath('state')", json!([]));
     let dir = std::path::Path::new(&state).join("gangway/recovered");
     let kept = std::fs::read_dir(dir).unwrap().next().unwrap().unwrap().path();
+    assert!(nvim.log().contains(kept.to_str().unwrap()), "the log says where");
     assert_eq!(std::fs::read_to_string(kept).unwrap(), format!("{NEW}precious\n"));
+}
+
+#[test]
+fn editing_a_pane_anew_brings_the_proposal_back_and_decides_nothing() {
+    let nvim = editor();
+    let agent = Client::connect(&nvim, Dialect::Pi);
+    let (pending, review) = reviewing(&nvim, &agent);
+    nvim.keys_in(&review.right, "Goedited<Esc>:e!<CR>");
+    pending.assert_unanswered(Duration::from_millis(300));
+    assert_eq!(nvim.lines(review.right.buf).join("\n") + "\n", NEW);
+    nvim.keys_in(&review.left, ":e<CR>");
+    pending.assert_unanswered(Duration::from_millis(300));
+    nvim.accept(&review);
+    assert_eq!(pending.verdict(), Verdict::Saved(NEW.into()));
+}
+
+#[test]
+fn a_pane_closed_behind_everybodys_back_is_a_no() {
+    let nvim = editor();
+    let agent = Client::connect(&nvim, Dialect::Pi);
+    let (pending, review) = reviewing(&nvim, &agent);
+    nvim.keys_in(&review.right, ":noautocmd tabclose<CR>");
+    nvim.cmd("split");
+    assert_eq!(pending.verdict(), Verdict::Rejected);
 }
 
 #[test]

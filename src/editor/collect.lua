@@ -553,6 +553,12 @@ return function(mark, options)
         end
       end
     end
+    -- An agent in a terminal of Neovim's works in that terminal's folder.
+    for _, buf in ipairs(api.nvim_list_bufs()) do
+      if option("buftype", { buf = buf }) == "terminal" then
+        add(3, api.nvim_buf_get_name(buf):match("^term://(.-)//%d+:"))
+      end
+    end
     add(4, initial)
     -- The shell's spelling of the folder Neovim was started in.
     add(5, vim.env.PWD)

@@ -160,3 +160,19 @@ fn a_new_request_replaces_the_old_one() {
     assert_eq!(aivyx.decision(&first, Duration::from_millis(300)), None);
     aivyx.resolve(&nvim);
 }
+
+#[test]
+fn an_aivyx_in_a_terminal_elsewhere_has_a_context_of_its_own() {
+    let (nvim, aivyx) = pair();
+    nvim.write("sub/x.txt", "x\n");
+    nvim.edit("sub/x.txt");
+    nvim.lua::<Value>(
+        "vim.cmd('botright new') return vim.fn.termopen({ 'cat' }, { cwd = ... })",
+        json!([nvim.path("sub")]),
+    );
+    let key = project_key(&std::fs::canonicalize(nvim.path("sub")).unwrap());
+    let context = aivyx.context.with_file_name(format!("{key}.json"));
+    nvim.wait_until("a context for the terminal's folder", || {
+        std::fs::read_to_string(&context).is_ok_and(|text| text.contains("\"file\":\"x.txt\""))
+    });
+}

@@ -284,7 +284,12 @@ impl Stage {
         if views.iter().any(|view| view.seen_since.get().is_some()) {
             return;
         }
-        let Some(view) = views.first() else { return };
+        // The one that was asked first; it may still be on its way here.
+        let pending = editor.desk.pending();
+        let Some((oldest, _)) = pending.first() else { return };
+        let Some(view) = views.iter().find(|view| Arc::ptr_eq(&view.review, oldest)) else {
+            return;
+        };
         match self.may_come(editor) {
             Ok(true) => self.bring(editor, view),
             Ok(false) => {}

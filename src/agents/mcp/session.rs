@@ -479,6 +479,13 @@ impl Session {
         if crowded { Err("too many diffs of this agent wait for an answer".into()) } else { Ok(()) }
     }
 
+    /// An earlier diff of this connection is still on its way to the desk.
+    pub(super) fn diff_is_behind(&self, seq: u64) -> bool {
+        let requests = lock(&self.requests);
+        let on_its_way = |diff: &Diff| diff.review.is_none() && diff.early.is_none();
+        requests.open.iter().any(|r| r.seq < seq && r.diff.as_ref().is_some_and(on_its_way))
+    }
+
     /// Whether the diff was taken back before it reached the desk.
     pub(super) fn diff_withdrawn(&self, seq: u64) -> Option<Withdrawal> {
         let requests = lock(&self.requests);

@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -18,6 +18,9 @@ use crate::agents::mcp::rpc::{RpcError, ToolResult};
 use crate::files::{self, ReadError};
 use crate::review::text::OldText;
 use crate::review::{Kind, Proposal, Verdict, Withdrawal};
+
+/// How long a diff waits for an earlier one whose file takes long to read.
+const IN_ORDER: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct Arguments {
@@ -86,6 +89,11 @@ pub(super) async fn ask(
     let old_path = absolute(old_path.0, &old_path.1)?;
     let path = absolute(path.0, &path.1)?;
     let old = read_old(call, &old_path, &path).await?;
+    // Files are read side by side; the desk gets the questions in the order they were asked in.
+    let patience = Instant::now() + IN_ORDER;
+    while call.session.diff_is_behind(call.seq) && Instant::now() < patience {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
     let (sender, verdict) = oneshot::channel();
     if let Some(why) = call.session.diff_withdrawn(call.seq) {
         let _ = sender.send(Verdict::Withdrawn(why));

@@ -428,18 +428,12 @@ impl Stage {
                 view.accept(editor, always).map_err(|error| error.to_string())?;
             }
             (None, decision) => {
-                let text = match &review.kind {
-                    crate::review::Kind::Write { new, .. } => Arc::clone(new),
-                    _ => Arc::from(""),
+                let verdict = match decision {
+                    Decision::Accept => Verdict::Accept { text: review.kind.proposed() },
+                    Decision::Reject => Verdict::Reject,
+                    Decision::AlwaysAllow => Verdict::AlwaysAllow,
                 };
-                editor.desk.decide(
-                    &review.id,
-                    match decision {
-                        Decision::Accept => Verdict::Accept { text },
-                        Decision::Reject => Verdict::Reject,
-                        Decision::AlwaysAllow => Verdict::AlwaysAllow,
-                    },
-                );
+                editor.desk.decide(&review.id, verdict);
             }
         }
         Ok(())

@@ -123,8 +123,11 @@ impl View {
             counting: Cell::new(false),
             group: Cell::new(None),
         });
-        view.listen(editor)?;
-        view.map_keys(editor)?;
+        // A key that cannot be mapped, say: what was opened goes again.
+        if let Err(error) = view.listen(editor).and_then(|()| view.map_keys(editor)) {
+            view.close(editor);
+            return Err(error);
+        }
         winbar::draw(editor, &view);
         Ok(view)
     }
@@ -228,20 +231,12 @@ impl View {
         }
         let id = self.review.id.clone();
         let verdict = |text| if always { Verdict::AlwaysAllow } else { Verdict::Accept { text } };
-        let Some(panes) = self.panes().filter(|_| self.editable()) else {
-            let text = match &self.review.kind {
-                Kind::Write { new, .. } => Arc::clone(new),
-                _ => Arc::from(""),
-            };
+        let edited = self.editable() && self.edited(&editor.api);
+        let Some(panes) = self.panes().filter(|_| edited) else {
             self.settle(editor);
-            editor.desk.decide(&id, verdict(text));
+            editor.desk.decide(&id, verdict(self.review.kind.proposed()));
             return Ok(());
         };
-        if !self.edited(&editor.api) {
-            self.settle(editor);
-            editor.desk.decide(&id, verdict(Arc::clone(panes.right.text())));
-            return Ok(());
-        }
         let body = editor.api.buf_text(self.right)?;
         self.settle(editor);
         // Answered here and now, so that a `:qa` right behind cannot overtake; only the line ends of

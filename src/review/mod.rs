@@ -65,6 +65,15 @@ impl Kind {
         }
     }
 
+    /// What an accept without edits returns: the whole proposed text, empty for other kinds.
+    #[must_use]
+    pub fn proposed(&self) -> Arc<str> {
+        match self {
+            Kind::Write { new, .. } => Arc::clone(new),
+            Kind::Delete { .. } | Kind::Command { .. } | Kind::Tool { .. } => Arc::from(""),
+        }
+    }
+
     /// The file in question; none for commands and tools.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {

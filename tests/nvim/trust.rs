@@ -425,3 +425,17 @@ fn hundreds_of_reviews_leave_nothing_behind() {
     let grown = before.grown(&nvim.counts(), 0);
     assert!(grown.is_empty(), "{grown:?}");
 }
+
+#[test]
+fn a_key_that_cannot_be_mapped_leaves_no_half_opened_review() {
+    let nvim = Nvim::builder()
+        .file("a.txt", OLD)
+        .opts(json!({ "review": { "keys": { "accept": "x".repeat(80) } } }))
+        .start();
+    let before = nvim.snapshot();
+    let agent = Client::connect(&nvim, Dialect::Pi);
+    let pending = agent.open_diff(nvim.path("a.txt"), NEW);
+    assert_eq!(pending.verdict(), Verdict::Rejected, "never an error, which Pi takes for a yes");
+    nvim.wait_until("the panes to go", || nvim.panes().is_empty());
+    before.assert_same(&nvim.snapshot(), "after a review that could not be opened");
+}

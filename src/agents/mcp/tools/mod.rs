@@ -23,8 +23,8 @@ use std::sync::{Arc, LazyLock};
 
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::dialect::Family;
@@ -195,6 +195,26 @@ fn at_once(result: ToolResult) -> Result<Running, RpcError> {
 /// A call that has to wait for something.
 fn later(future: impl Future<Output = ToolResult> + Send + 'static) -> Result<Running, RpcError> {
     Ok(Box::pin(async move { Outcome::Result(future.await) }))
+}
+
+/// The same for a call about one file: `work` gets its path, or the call fails with what is wrong
+/// with the name.
+fn on_file<F: Future<Output = ToolResult> + Send + 'static>(
+    name: &str,
+    work: impl FnOnce(PathBuf) -> F,
+) -> Result<Running, RpcError> {
+    match absolute("filePath", name) {
+        Ok(path) => later(work(path)),
+        Err(why) => later(std::future::ready(ToolResult::failed(why))),
+    }
+}
+
+/// The arguments of a tool that needs nothing but a file.
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct OneFile {
+    /// Absolute path of the file.
+    file_path: String,
 }
 
 /// An answer in the official extension's manner: `success`, and the rest beside it.

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{Call, Running, Tool, absolute, arguments, later, success};
+use super::{Call, Running, Tool, arguments, on_file, success};
 use crate::agents::OpenFile;
 use crate::agents::mcp::rpc::{RpcError, ToolResult};
 
@@ -32,11 +32,8 @@ pub(super) fn tool() -> Tool {
 
 fn start(call: Call, map: Map<String, Value>) -> Result<Running, RpcError> {
     let args: Arguments = arguments(map)?;
-    later(async move {
-        let path = match absolute("filePath", &args.file_path) {
-            Ok(path) => path,
-            Err(why) => return ToolResult::failed(why),
-        };
+    let name = args.file_path.clone();
+    on_file(&name, |path| async move {
         let some = |text: Option<String>| text.filter(|text| !text.is_empty());
         let start_text = some(args.start_text);
         let searched = start_text.is_some();

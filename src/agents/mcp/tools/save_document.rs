@@ -1,30 +1,18 @@
 //! `saveDocument`: writes an open file's buffer, as the user's `:write` would.
 
-use schemars::JsonSchema;
-use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{Call, Running, Tool, absolute, arguments, later, refusal, success};
+use super::{Call, OneFile, Running, Tool, arguments, on_file, refusal, success};
 use crate::agents::mcp::rpc::{RpcError, ToolResult};
 
-#[derive(Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-struct Arguments {
-    /// Absolute path of the file.
-    file_path: String,
-}
-
 pub(super) fn tool() -> Tool {
-    Tool::new::<Arguments>("saveDocument", "Save a file that is open in Neovim", start)
+    Tool::new::<OneFile>("saveDocument", "Save a file that is open in Neovim", start)
 }
 
 fn start(call: Call, map: Map<String, Value>) -> Result<Running, RpcError> {
-    let args: Arguments = arguments(map)?;
-    later(async move {
-        let path = match absolute("filePath", &args.file_path) {
-            Ok(path) => path,
-            Err(why) => return ToolResult::failed(why),
-        };
+    let args: OneFile = arguments(map)?;
+    let name = args.file_path.clone();
+    on_file(&name, |path| async move {
         let host = call.session.host();
         match host.document(&path).await {
             Ok(Some(_)) => {}

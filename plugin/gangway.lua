@@ -19,7 +19,12 @@ command('IdeStop', run('stop'), { desc = 'gangway: reject what waits, disconnect
 command('IdeStatus', run('status'), { desc = 'gangway: port, agents, reviews' })
 command('IdeReviews', run('reviews'), { desc = 'gangway: choose a waiting review' })
 command('IdeLog', run('log'), { desc = 'gangway: open the log' })
-command('IdeSend', run('send'), { range = true, desc = 'gangway: mention lines to the agent' })
+command('IdeSend', run('send'), {
+  range = true,
+  nargs = '?',
+  complete = complete('complete_send'),
+  desc = 'gangway: mention lines to the agent',
+})
 command('IdeAgent', run('agent'), {
   nargs = '+',
   complete = 'shellcmd',

@@ -21,6 +21,7 @@
 //! | [`editor`] | everything that touches Neovim; `bridge` is the way in | Neovim's |
 //! | [`plugin`] | builds, starts, stops; the Lua table | Neovim's |
 //! | [`files`], [`sharing`] | private atomic files; the remembered sharing switch | tokio, workers |
+//! | [`disk`] | what has to be asked of a file system that may hang | tokio, workers |
 //! | [`config`], [`log`], [`panic`] | settings; the log file; the last line of defence | any |
 //!
 //! `ARCHITECTURE.md` says why, and names the test of each rule.
@@ -28,6 +29,7 @@
 pub mod agents;
 pub mod config;
 pub mod context;
+pub mod disk;
 pub mod editor;
 pub mod files;
 pub mod log;

@@ -38,11 +38,11 @@ impl Host for Editor {
         Box::pin(async { Arc::new(snapshot) })
     }
 
-    fn open_file(&self, _: OpenFile) -> BoxFuture<'_, Result<Opened, HostError>> {
+    fn open_file(&self, _: OpenFile) -> BoxFuture<'_, Result<Option<Opened>, HostError>> {
         Box::pin(async { Err(HostError::Busy) })
     }
 
-    fn save<'a>(&'a self, _: &'a Path) -> BoxFuture<'a, Result<bool, HostError>> {
+    fn save<'a>(&'a self, _: &'a Path) -> BoxFuture<'a, Result<Option<bool>, HostError>> {
         Box::pin(async { Err(HostError::Busy) })
     }
 

@@ -13,7 +13,7 @@ import struct
 import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-ROOMS = {"agents", "config", "context", "editor", "files", "log", "panic", "plugin", "review", "server", "sharing"}
+ROOMS = {"agents", "config", "context", "disk", "editor", "files", "log", "panic", "plugin", "review", "server", "sharing"}
 # Which rooms a room may name beside itself.
 MAY_KNOW = {
     "context": set(),
@@ -22,6 +22,7 @@ MAY_KNOW = {
     "server": {"agents", "files"},
     "editor": ROOMS - {"plugin", "server", "sharing"},
     "plugin": ROOMS,
+    "disk": {"context"},
     "files": set(),
     "log": set(),
     "panic": set(),
@@ -33,7 +34,7 @@ OF_CRATE = {
     "nvim_oxi": {"editor", "plugin", "lib"},
     "mlua": {"editor", "plugin", "lib"},
     "serde_json": {"agents", "server"},
-    "tokio": {"agents", "server", "editor", "plugin"},
+    "tokio": {"agents", "server", "disk", "editor", "plugin"},
     "axum": {"server"},
 }
 

@@ -40,14 +40,17 @@ function M.share(args)
   require('gangway.message')('sharing is ' .. (sharing and 'on' or 'off') .. ' for this project')
 end
 
+---@param lead string
+function M.complete_send(lead) return vim.startswith('diagnostics', lead) and { 'diagnostics' } or {} end
+
 function M.send(args)
-  local opts = {}
-  local mode = vim.fn.mode()
+  if args.args ~= '' and args.args ~= 'diagnostics' then return warn('IdeSend: wants nothing, or "diagnostics"') end
+  local opts = { diagnostics = args.args ~= '' or nil }
   if args.range > 0 then
     opts.line1, opts.line2 = args.line1, args.line2
-  elseif mode:match('^[vV\22]') then
-    local a, b = vim.fn.line('v'), vim.fn.line('.')
-    opts.line1, opts.line2 = math.min(a, b), math.max(a, b)
+  else
+    -- Now: whoever asks which agent is meant ends visual mode.
+    opts.line1, opts.line2 = gangway._selected()
   end
   local clients = gangway.status().clients
   if #clients < 2 then

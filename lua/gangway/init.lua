@@ -130,9 +130,39 @@ end
 
 ---@class gangway.SendOpts
 ---@field path string? default: the current file
----@field line1 integer? 1-based, inclusive; without: the whole file
+---@field line1 integer? 1-based, inclusive; without: what is selected in the current file, else all of it
 ---@field line2 integer?
+---@field diagnostics boolean? the lines of the current file's diagnostics: those on line1 to line2, in the selection or on the cursor's line
 ---@field client integer? an id of status().clients, when several agents are connected
+
+--- The lines (from 1) of all diagnostics of the current buffer that touch lines `first` to `last`.
+local function diagnosed(first, last)
+  local from, to
+  local ok, items = pcall(vim.diagnostic.get, 0)
+  for _, item in ipairs(ok and items or {}) do
+    local start, stop = item.lnum + 1, (item.end_lnum or item.lnum) + 1
+    -- An end at the start of a line is the end of the one before.
+    if stop > start and item.end_col == 0 then stop = stop - 1 end
+    if start <= last and stop >= first then
+      from, to = math.min(from or start, start), math.max(to or stop, stop)
+    end
+  end
+  local count = vim.api.nvim_buf_line_count(0)
+  return from and math.min(from, count), to and math.min(to, count)
+end
+
+--- The lines that are selected in the current buffer, or still are as far as agents are told; a map
+--- that begins with `:<C-u>` has left visual mode before it runs.
+---@private
+---@return integer?, integer?
+function M._selected()
+  if vim.fn.mode():match('^[vVsS\22\19]') then
+    local a, b = vim.fn.line('v'), vim.fn.line('.')
+    return math.min(a, b), math.max(a, b)
+  end
+  local native = loaded()
+  if native then return native.selected() end
+end
 
 --- Mentions a file, or lines of it, to the agent.
 ---@param opts gangway.SendOpts?
@@ -144,7 +174,20 @@ function M.send(opts)
   end
   local native = library()
   if not native then return false end
-  return native.send(opts or {})
+  opts = vim.deepcopy(opts or {})
+  if not opts.line1 and not opts.path then
+    opts.line1, opts.line2 = M._selected()
+  end
+  if opts.diagnostics then
+    local line = opts.line1 or vim.api.nvim_win_get_cursor(0)[1]
+    local line1, line2 = diagnosed(line, opts.line2 or line)
+    if not line1 then
+      notify('there are no diagnostics here to send', vim.log.levels.WARN)
+      return false
+    end
+    opts = { line1 = line1, line2 = line2, client = opts.client }
+  end
+  return native.send(opts)
 end
 
 --- What agents may see of this project. Remembered across restarts.

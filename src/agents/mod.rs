@@ -80,11 +80,12 @@ pub enum HostError {
 pub trait Host: Send + Sync + 'static {
     /// The present state, filtered for privacy; after 300 ms of a busy Neovim the last known one.
     fn snapshot(&self) -> BoxFuture<'_, Arc<Snapshot>>;
-    /// Opens a file as if the user had.
-    fn open_file(&self, what: OpenFile) -> BoxFuture<'_, Result<Opened, HostError>>;
-    /// Writes the buffer of `path`, as the user's `:write` would. `Ok(false)`: nothing to save.
-    fn save<'a>(&'a self, path: &'a Path) -> BoxFuture<'a, Result<bool, HostError>>;
-    /// `Ok(None)`: no buffer is loaded for `path`.
+    /// Opens a file as if the user had. `Ok(None)`: it is open, and what is in it is private.
+    fn open_file(&self, what: OpenFile) -> BoxFuture<'_, Result<Option<Opened>, HostError>>;
+    /// Writes the buffer of `path`, as the user's `:write` would. `Ok(Some(false))`: nothing to
+    /// save; `Ok(None)`: no buffer is loaded for it, as far as agents may know.
+    fn save<'a>(&'a self, path: &'a Path) -> BoxFuture<'a, Result<Option<bool>, HostError>>;
+    /// `Ok(None)`: no buffer is loaded for `path`, as far as agents may know.
     fn document<'a>(&'a self, path: &'a Path)
     -> BoxFuture<'a, Result<Option<Document>, HostError>>;
     /// The encodings to try for a file that is not UTF-8, as Neovim names them: the open buffer's

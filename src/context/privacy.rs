@@ -2,13 +2,14 @@
 //!
 //! Owns the exclude patterns and the sharing switch. Every `Snapshot` goes through `filter` once,
 //! before it reaches the `watch` channel, so that no agent can forget it; mentions and tools ask
-//! `allows`. Resolves symbolic links, so it may touch the file system: tokio side only.
+//! `allows`. Where a path's symbolic links lead is asked by the caller, who may have to wait for it;
+//! a file of which that is not known is private.
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 
-use super::{Snapshot, paths};
+use super::Snapshot;
 
 /// What is private unless the user says otherwise. Later patterns win over earlier ones, so a
 /// public key is no secret unless it lies in `.ssh`.
@@ -72,7 +73,8 @@ pub enum Share {
 /// `[a-z]` as usual. It is compared without regard to case with the file's absolute path and with
 /// the path its symbolic links lead to; either is enough. A pattern that does not start with `/`
 /// matches at any depth (`**/` is implied), `~/` is the home directory, and one that matches a
-/// directory covers everything in it. `!pattern` takes back what earlier patterns matched.
+/// directory covers everything in it. `!pattern` takes back what earlier patterns matched. A folder
+/// that an absolute pattern names is meant by all its names: Neovim resolves the one it works in.
 #[derive(Debug, Clone)]
 pub struct Privacy {
     exclude: GlobSet,
@@ -88,11 +90,13 @@ impl Default for Privacy {
 }
 
 impl Privacy {
-    /// `home` is what `~/` stands for; without one, patterns that start with it are refused.
+    /// `home` is what `~/` stands for; without one, patterns that start with it are refused. `real`
+    /// tells where a path's symbolic links lead (`paths::real_path`), `None` where that is unknown.
     pub fn new<P: AsRef<str>>(
         patterns: &[P],
         home: Option<&Path>,
         sharing: Share,
+        real: impl Fn(&Path) -> Option<PathBuf>,
     ) -> Result<Self, PatternError> {
         let mut set = GlobSetBuilder::new();
         let mut negated = Vec::new();
@@ -100,16 +104,19 @@ impl Privacy {
             let pattern = pattern.as_ref();
             let refuse = |reason: String| PatternError { pattern: pattern.to_owned(), reason };
             let (glob, takes_back) = spell_out(pattern, home).map_err(refuse)?;
-            for glob in [format!("{glob}/**"), glob] {
-                let glob = GlobBuilder::new(&glob)
-                    .literal_separator(true)
-                    .case_insensitive(true)
-                    .backslash_escape(true)
-                    .empty_alternates(true)
-                    .build()
-                    .map_err(|error| refuse(error.kind().to_string()))?;
-                set.add(glob);
-                negated.push(takes_back);
+            let elsewhere = other_spelling(&glob, &real);
+            for glob in elsewhere.into_iter().chain([glob]) {
+                for glob in [format!("{glob}/**"), glob] {
+                    let glob = GlobBuilder::new(&glob)
+                        .literal_separator(true)
+                        .case_insensitive(true)
+                        .backslash_escape(true)
+                        .empty_alternates(true)
+                        .build()
+                        .map_err(|error| refuse(error.kind().to_string()))?;
+                    set.add(glob);
+                    negated.push(takes_back);
+                }
             }
         }
         let exclude = set.build().map_err(|error| PatternError {
@@ -119,27 +126,25 @@ impl Privacy {
         Ok(Self { exclude, negated, sharing })
     }
 
-    /// A pattern covers this file, by its own path or by where its symbolic links lead.
+    /// A pattern covers this file, by its own path or by where its symbolic links lead (`real`);
+    /// or where they lead is not known.
     #[must_use]
-    pub fn excludes(&self, path: &Path) -> bool {
-        if self.exclude.is_empty() {
-            return false;
-        }
-        self.matches(path)
-            || paths::real_path(path).is_some_and(|real| real != path && self.matches(&real))
+    pub fn excludes(&self, path: &Path, real: Option<&Path>) -> bool {
+        !self.exclude.is_empty()
+            && (self.matches(path) || real.is_none_or(|real| real != path && self.matches(real)))
     }
 
     /// The file may be told to agents now: sharing is on and no pattern covers it.
     #[must_use]
-    pub fn allows(&self, path: &Path) -> bool {
-        self.sharing == Share::On && !self.excludes(path)
+    pub fn allows(&self, path: &Path, real: Option<&Path>) -> bool {
+        self.sharing == Share::On && !self.excludes(path, real)
     }
 
     /// What agents may learn of `snapshot`. With sharing off that is the folders (they are in our
     /// lock files anyway) and nothing else. An excluded file is in none of the parts: if it is the
-    /// active one, there is no active file.
+    /// active one, there is no active file. `real` tells where a path's symbolic links lead.
     #[must_use]
-    pub fn filter(&self, snapshot: &Snapshot) -> Snapshot {
+    pub fn filter(&self, snapshot: &Snapshot, real: impl Fn(&Path) -> Option<PathBuf>) -> Snapshot {
         if self.sharing == Share::Off || !snapshot.sharing {
             return Snapshot {
                 sharing: false,
@@ -148,7 +153,7 @@ impl Privacy {
                 ..Snapshot::default()
             };
         }
-        let open = |path: &PathBuf| !self.excludes(path);
+        let open = |path: &PathBuf| !self.excludes(path, real(path).as_deref());
         Snapshot {
             sharing: true,
             active: snapshot.active.clone().filter(|file| open(&file.path)),
@@ -191,6 +196,36 @@ fn spell_out(pattern: &str, home: Option<&Path>) -> Result<(String, bool), Strin
     Ok((glob, takes_back))
 }
 
+/// The same glob with the folders it names replaced by where their symbolic links lead, if that is
+/// elsewhere.
+fn other_spelling(glob: &str, real: impl Fn(&Path) -> Option<PathBuf>) -> Option<String> {
+    const SPECIAL: [char; 7] = ['*', '?', '[', ']', '{', '}', '!'];
+    let mut named = PathBuf::new();
+    let mut rest = Path::new(glob).components();
+    let mut left = rest.as_path();
+    while let Some(part) = rest.next() {
+        match part {
+            Component::RootDir => named.push("/"),
+            Component::Normal(name) => match name.to_str() {
+                Some(name) if !name.contains(SPECIAL) && !name.contains('\\') => named.push(name),
+                _ => break,
+            },
+            _ => break,
+        }
+        left = rest.as_path();
+    }
+    if !named.is_absolute() {
+        return None;
+    }
+    let real = real(&named).filter(|real| *real != named)?;
+    let mut glob = globset::escape(real.to_str()?.trim_end_matches('/'));
+    if !left.as_os_str().is_empty() {
+        glob.push('/');
+        glob.push_str(left.to_str()?);
+    }
+    Some(glob)
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -198,10 +233,17 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::context::paths;
     use crate::context::{ActiveFile, Diagnostic, OpenFile, Position, Range, Root, Severity};
 
+    fn excludes(privacy: &Privacy, path: impl AsRef<Path>) -> bool {
+        let path = path.as_ref();
+        privacy.excludes(path, paths::real_path(path).as_deref())
+    }
+
     fn defaults() -> Privacy {
-        Privacy::new(DEFAULT_EXCLUDE, Some(Path::new("/home/u")), Share::On).unwrap()
+        Privacy::new(DEFAULT_EXCLUDE, Some(Path::new("/home/u")), Share::On, paths::real_path)
+            .unwrap()
     }
 
     #[test]
@@ -233,7 +275,7 @@ mod tests {
             "/etc/shadow",
             "/dev/shm/pass.a1b2/c3-mail.txt",
         ] {
-            assert!(privacy.excludes(Path::new(path)), "{path} leaks");
+            assert!(excludes(&privacy, path), "{path} leaks");
         }
         for path in [
             "/p/environment.rs",
@@ -245,7 +287,7 @@ mod tests {
             "/p/.config/x.toml",
             "/p/secrets.rs",
         ] {
-            assert!(privacy.allows(Path::new(path)), "{path} is hidden");
+            assert!(!excludes(&privacy, path), "{path} is hidden");
         }
     }
 
@@ -255,6 +297,7 @@ mod tests {
             &["private/", "docs/*.md", "/srv/x", "~/notes", "*.log", "!keep.log"],
             Some(Path::new("/home/[u]")),
             Share::On,
+            paths::real_path,
         )
         .unwrap();
         for path in [
@@ -265,33 +308,82 @@ mod tests {
             "/home/[u]/notes/n.txt",
             "/a.log",
         ] {
-            assert!(privacy.excludes(Path::new(path)), "{path}");
+            assert!(excludes(&privacy, path), "{path}");
         }
         for path in
             ["/p/docs/sub/a.md", "/p/srv/x", "/p/notes/n.txt", "/p/keep.log", "/p/privately.txt"]
         {
-            assert!(!privacy.excludes(Path::new(path)), "{path}");
+            assert!(!excludes(&privacy, path), "{path}");
         }
     }
 
     #[test]
     fn a_bad_pattern_is_named() {
         for bad in ["a[", "", "  ", "!", "{a", "~"] {
-            let error = Privacy::new(&["ok", bad], None, Share::On).unwrap_err();
+            let error = Privacy::new(&["ok", bad], None, Share::On, paths::real_path).unwrap_err();
             assert_eq!(error.pattern, bad);
             assert!(!error.reason.is_empty());
         }
-        let error = Privacy::new(&["~/x"], None, Share::On).unwrap_err();
+        let error = Privacy::new(&["~/x"], None, Share::On, paths::real_path).unwrap_err();
         assert_eq!(error.to_string(), "\"~/x\": the home directory is not known");
     }
 
     #[test]
-    fn a_link_to_a_secret_is_a_secret() {
+    fn every_name_of_a_secret_is_a_secret() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().canonicalize().unwrap();
-        std::fs::write(root.join(".env"), "TOKEN=1").unwrap();
-        std::os::unix::fs::symlink(root.join(".env"), root.join("plain.txt")).unwrap();
-        assert!(defaults().excludes(&root.join("plain.txt")));
+        let link = |to: &str, name: &str| {
+            std::os::unix::fs::symlink(root.join(to), root.join(name)).unwrap();
+        };
+        std::fs::create_dir_all(root.join("secrets/deep")).unwrap();
+        std::fs::create_dir(root.join("open")).unwrap();
+        for name in [".env", "secrets/deep/x.txt", "open/x.txt"] {
+            std::fs::write(root.join(name), "TOKEN=1").unwrap();
+        }
+        link(".env", "plain.txt");
+        link("secrets", "also");
+        link("not there/.env", "dangling.txt");
+        link("open", "link");
+        let mine = format!("{}/link/x.txt", root.display());
+        let privacy = Privacy::new(
+            &[".env", "secrets/", &mine],
+            Some(Path::new("/home/u")),
+            Share::On,
+            paths::real_path,
+        )
+        .unwrap();
+        for name in [
+            ".env",
+            ".ENV",
+            "plain.txt",
+            "open/../.env",
+            "./.env",
+            "open//../plain.txt",
+            "gone/../.env",
+            "gone/../plain.txt",
+            "secrets/deep/x.txt",
+            "SECRETS/deep/new.txt",
+            "also/deep/x.txt",
+            "also/new.txt",
+            "open/../also/deep/x.txt",
+            // Where it leads is not known.
+            "dangling.txt",
+            // The pattern names the folder by its link, Neovim by where that leads.
+            "link/x.txt",
+            "open/x.txt",
+        ] {
+            assert!(excludes(&privacy, root.join(name)), "{name} leaks");
+        }
+        for name in ["open/y.txt", "open/../open/y.txt", "link/y.txt", "secret.txt"] {
+            assert!(!excludes(&privacy, root.join(name)), "{name} is hidden");
+        }
+    }
+
+    #[test]
+    fn a_file_that_may_lead_anywhere_is_private_where_anything_is() {
+        let path = Path::new("/p/a");
+        assert!(defaults().excludes(path, None));
+        assert!(!Privacy::default().excludes(path, None), "nothing is private here");
     }
 
     fn snapshot(paths: &[PathBuf]) -> Snapshot {
@@ -334,13 +426,13 @@ mod tests {
     fn nothing_but_the_folders_is_left_with_sharing_off() {
         let mut privacy = Privacy { sharing: Share::Off, ..defaults() };
         let full = snapshot(&["/p/a".into()]);
-        let left = privacy.filter(&full);
+        let left = privacy.filter(&full, paths::real_path);
         assert!(!left.sharing && left.active.is_none());
         assert!(left.files.is_empty() && left.diagnostics.is_empty());
         assert_eq!((&left.roots, left.focused), (&full.roots, true));
-        assert!(!privacy.allows(Path::new("/p/a")));
+        assert!(!privacy.allows(Path::new("/p/a"), Some(Path::new("/p/a"))));
         privacy.sharing = Share::On;
-        assert_eq!(privacy.filter(&full), full);
+        assert_eq!(privacy.filter(&full, paths::real_path), full);
     }
 
     proptest! {
@@ -355,11 +447,11 @@ mod tests {
                 let name = if (index % 2 == 0) == secret_first { ".env.SECRET" } else { "open.txt" };
                 all.push(format!("/nowhere{dir}/{index}/{name}").into());
             }
-            let privacy = Privacy::new(&[".env*"], None, Share::On).unwrap();
-            let filtered = privacy.filter(&snapshot(&all));
+            let privacy = Privacy::new(&[".env*"], None, Share::On, paths::real_path).unwrap();
+            let filtered = privacy.filter(&snapshot(&all), paths::real_path);
             let printed = format!("{filtered:?}");
             prop_assert!(!printed.contains("SECRET"));
-            let open = all.iter().filter(|path| !privacy.excludes(path)).count();
+            let open = all.iter().filter(|path| !excludes(&privacy, path)).count();
             prop_assert_eq!(filtered.files.len(), open);
             prop_assert_eq!(filtered.diagnostics.len(), open);
         }

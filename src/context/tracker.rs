@@ -31,6 +31,13 @@ impl RawState {
     pub fn new(packed: Vec<u8>) -> Self {
         Self(packed)
     }
+
+    /// The folders that `Tracker::apply` will ask the `Disk` about.
+    #[must_use]
+    pub fn folders(&self) -> Vec<PathBuf> {
+        let roots = Collected::read_roots(&self.0).ok().flatten().unwrap_or_default();
+        roots.into_iter().map(|(_, path)| path).collect()
+    }
 }
 
 /// A `RawState` that cannot be read: library and `collect.lua` are of different versions.
@@ -41,7 +48,7 @@ pub struct Malformed {
     what: &'static str,
 }
 
-/// What has to be asked of the file system. Slow on a bad day, so never on Neovim's thread.
+/// What has to be asked of the file system. `disk::Disk` answers from what it has heard, at once.
 pub trait Disk {
     /// The work tree (the folder that holds `.git`) that `folder` lies in.
     fn work_tree(&self, folder: &Path) -> Option<PathBuf>;
@@ -296,6 +303,17 @@ enum Seen<'a> {
 }
 
 impl<'a> Collected<'a> {
+    fn read_roots(packed: &[u8]) -> Result<Option<Vec<(Origin, PathBuf)>>, Malformed> {
+        let mut from = Reader { packed, at: 0 };
+        if from.int()? != FORMAT {
+            return Err(from.malformed("format 1"));
+        }
+        from.flag()?;
+        from.section(Reader::active)?;
+        from.section(|from| from.list(Reader::file))?;
+        from.section(|from| from.list(Reader::root))
+    }
+
     fn read(packed: &'a [u8]) -> Result<Self, Malformed> {
         let mut from = Reader { packed, at: 0 };
         if from.int()? != FORMAT {

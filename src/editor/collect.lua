@@ -69,6 +69,7 @@ return function(mark, options)
   local visited = {} -- buffer -> when it was entered, ms since the epoch
   local plain = {} -- name -> whether that is a plain file or nothing yet
   local known = {} -- buffer -> true: its diagnostics were sent
+  local read_at = {} -- buffer -> its changedtick when it had diagnostics that were sent
   local present = {} -- buffer -> whether it is loaded: the files that were sent
   local widths = {} -- characters -> screen cells
   local collected_all = -FULL_AFTER
@@ -78,20 +79,24 @@ return function(mark, options)
   local sent -- the same, as it was packed last
   local initial = fn.getcwd(-1, -1)
 
-  --- The name of a buffer that holds a file; nil for everything else that a buffer can be.
+  --- The name of a buffer that holds a file; nil for everything else that a buffer can be. The file
+  --- system may hang (a network that is gone), so it is asked only where Neovim itself has just read.
   local function file_name(buf)
     if option("buftype", { buf = buf }) ~= "" then
       return nil
     end
     local name = get_name(buf)
-    -- No name, or one such as oil:///tmp/.
-    if byte(name, 1) ~= 47 then
+    -- No name, one such as oil:///tmp/, or a folder.
+    if byte(name, 1) ~= 47 or byte(name, -1) == 47 then
       return nil
     end
     local is_plain = plain[name]
     if is_plain == nil then
+      if not api.nvim_buf_is_loaded(buf) then
+        return name
+      end
       local stat = uv.fs_stat(name)
-      is_plain = byte(name, -1) ~= 47 and (stat == nil or stat.type == "file")
+      is_plain = stat == nil or stat.type == "file"
       plain[name] = is_plain
     end
     return is_plain and name or nil
@@ -345,6 +350,15 @@ return function(mark, options)
     end
     held.cursor_byte = cursor[2]
     return false
+  end
+
+  --- The lines (from 1) of what is still selected in the current buffer.
+  local function selected_lines()
+    local buf = api.nvim_get_current_buf()
+    if held and held.buf == buf and held.tick == api.nvim_buf_get_changedtick(buf)
+      and not moved(buf, api.nvim_win_get_cursor(0)) then
+      return min(held.from_line, held.to_line) + 1, max(held.from_line, held.to_line) + 1
+    end
   end
 
   --- Brings `held` up to date; `here`: the user is in the buffer `buf`, which holds a file.
@@ -690,6 +704,7 @@ return function(mark, options)
       end
     end
     out[count_at] = count
+    read_at[buf] = count > 0 and api.nvim_buf_get_changedtick(buf) or nil
 
     -- The lines they are in: Rust makes UTF-16 columns of byte columns.
     int(lines)
@@ -710,6 +725,14 @@ return function(mark, options)
     local at = n + 1
     int(0)
     local count, again = 0, 0
+    -- Neovim keeps their positions when the text changes, but they are told within the text.
+    for buf, tick in pairs(read_at) do
+      if not api.nvim_buf_is_loaded(buf) then
+        read_at[buf] = nil
+      elseif api.nvim_buf_get_changedtick(buf) ~= tick then
+        diagnostics_dirty[buf] = true
+      end
+    end
     for buf in pairs(diagnostics_dirty) do
       local start = uv.hrtime() / 1e6
       local wait = (diagnostics_after[buf] or 0) - start
@@ -768,7 +791,6 @@ return function(mark, options)
     local all = now - collected_all > FULL_AFTER
     if all then
       collected_all = now
-      plain = {}
       if not next(visited) then
         for _, info in ipairs(fn.getbufinfo({ buflisted = 1 })) do
           visited[info.bufnr] = info.lastused * 1000
@@ -843,6 +865,9 @@ return function(mark, options)
       files_dirty = files_dirty or true
       mark()
     end)
+    on({ "BufFilePost", "BufNewFile", "BufReadPost", "BufWritePost" }, function(event)
+      plain[get_name(event.buf)] = nil
+    end)
     on("OptionSet", function()
       files_dirty = "all"
       mark()
@@ -881,6 +906,7 @@ return function(mark, options)
   return {
     install = install,
     collect = collect,
+    selected = selected_lines,
     remove = function()
       pcall(api.nvim_del_augroup_by_name, GROUP)
     end,

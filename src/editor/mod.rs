@@ -152,6 +152,12 @@ impl Editor {
             .ok()
     }
 
+    /// The lines, from 1, of what is still selected in the current buffer.
+    pub fn selected(&self) -> Result<(Option<u32>, Option<u32>)> {
+        let watch = self.watch.borrow().clone();
+        watch.map_or(Ok((None, None)), |watch| watch.selected())
+    }
+
     // ---- other times and threads
 
     /// Runs `work` on a worker thread, for anything that is not an editor call.

@@ -4,11 +4,9 @@
 //! `Watch` lives on Neovim's thread and only packs bytes (`collect.lua`). `Keeper` runs on tokio:
 //! it decides when to collect and owns the `Tracker`. `Feed` is the handle both sides share.
 
-use std::collections::HashMap;
 use std::future::Future;
-use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use mlua::{Function, Lua, Table, Value};
@@ -16,13 +14,15 @@ use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::context::Snapshot;
 use crate::context::debounce::{Debounce, Pace};
-use crate::context::tracker::{Disk, RawState, Tracker};
+use crate::context::tracker::{RawState, Tracker};
+use crate::disk::{Asked, Disk};
 
 const COLLECT: &str = include_str!("collect.lua");
 
 /// The autocommands and the collecting chunk. Belongs to Neovim's thread (not `Send`).
 pub struct Watch {
     collect: Function,
+    selected: Function,
     remove: Function,
 }
 
@@ -45,7 +45,11 @@ impl Watch {
         let chunk: Table = build.call((mark, options))?;
         chunk.get::<Function>("install")?.call::<()>(())?;
         feed.mark();
-        Ok(Self { collect: chunk.get("collect")?, remove: chunk.get("remove")? })
+        Ok(Self {
+            collect: chunk.get("collect")?,
+            selected: chunk.get("selected")?,
+            remove: chunk.get("remove")?,
+        })
     }
 
     /// Packs what changed since the last call. Every result must reach the `Keeper`.
@@ -58,6 +62,14 @@ impl Watch {
             tracing::error!(%failure, "a part of the state could not be collected");
         }
         Ok(RawState::new(packed.as_bytes().to_vec()))
+    }
+
+    /// The lines, from 1, of what is still selected in the current buffer.
+    ///
+    /// # Errors
+    /// What Neovim says.
+    pub fn selected(&self) -> mlua::Result<(Option<u32>, Option<u32>)> {
+        self.selected.call(())
     }
 
     /// Takes the autocommands away again.
@@ -126,12 +138,12 @@ pub struct Keeper {
     asks: mpsc::UnboundedReceiver<oneshot::Sender<Arc<Snapshot>>>,
     pace: Pace,
     tracker: Tracker,
-    disk: CachedDisk,
+    disk: Disk,
 }
 
 /// A new outgoing flow: the handle, and the task to spawn (`Keeper::run`).
 #[must_use]
-pub fn feed(pace: Pace) -> (Feed, Keeper) {
+pub fn feed(pace: Pace, disk: Disk) -> (Feed, Keeper) {
     let marker = Arc::new(Marker {
         start: now(),
         last: AtomicU64::new(0),
@@ -139,13 +151,8 @@ pub fn feed(pace: Pace) -> (Feed, Keeper) {
         wake: Notify::new(),
     });
     let (asks, asked) = mpsc::unbounded_channel();
-    let keeper = Keeper {
-        marker: marker.clone(),
-        asks: asked,
-        pace,
-        tracker: Tracker::default(),
-        disk: CachedDisk::default(),
-    };
+    let keeper =
+        Keeper { marker: marker.clone(), asks: asked, pace, tracker: Tracker::default(), disk };
     (Feed { marker, asks }, keeper)
 }
 
@@ -154,11 +161,12 @@ impl Keeper {
     /// `Watch::collect` and gives its result, `None` when it failed; it is never called while one
     /// is under way and never cancelled. `publish` filters, hands the snapshot to the agents and
     /// returns what it handed out.
-    pub async fn run<C, F, P>(mut self, collect: C, mut publish: P)
+    pub async fn run<C, F, P, G>(mut self, collect: C, mut publish: P)
     where
         C: Fn(bool) -> F + Send,
         F: Future<Output = Option<RawState>> + Send,
-        P: FnMut(Snapshot) -> Arc<Snapshot> + Send,
+        P: FnMut(Snapshot) -> G + Send,
+        G: Future<Output = Arc<Snapshot>> + Send,
     {
         let mut debounce = Debounce::default();
         // A collection that was put off, though nothing changed.
@@ -175,6 +183,11 @@ impl Keeper {
                 },
                 () = self.marker.wake.notified() => {
                     debounce.changed(self.marker.latest());
+                    continue;
+                }
+                () = self.disk.late() => {
+                    // What was not known when the last snapshot was made.
+                    debounce.changed(now());
                     continue;
                 }
                 () = until(due) => {
@@ -195,10 +208,12 @@ impl Keeper {
             again = None;
             self.marker.awake.store(false, Ordering::Release);
             if let Some(raw) = collect(!waiting.is_empty()).await {
+                let folders = raw.folders().into_iter().map(|path| (path, Asked::Folder));
+                self.disk.learn(folders.collect()).await;
                 match self.tracker.apply(&raw, &self.disk) {
                     Ok(applied) => {
                         again = applied.again_ms.map(|ms| now() + Duration::from_millis(ms));
-                        published = Some(publish(applied.snapshot));
+                        published = Some(publish(applied.snapshot).await);
                     }
                     Err(error) => tracing::error!(%error, "a collected state was dropped"),
                 }
@@ -225,49 +240,6 @@ async fn until(due: Option<Instant>) {
     }
 }
 
-/// How long an answer of the file system is believed.
-const DISK_TRUST: Duration = Duration::from_secs(30);
-
-/// Answers of the file system, remembered for a while. Asked on the runtime's threads only.
-#[derive(Debug, Default)]
-struct CachedDisk {
-    work_trees: Cache<Option<PathBuf>>,
-    reals: Cache<PathBuf>,
-}
-
-type Cache<T> = Mutex<HashMap<PathBuf, (Instant, T)>>;
-
-fn cached<T: Clone>(cache: &Cache<T>, path: &Path, ask: impl FnOnce() -> T) -> T {
-    // A poisoned cache still holds whole answers.
-    let mut cache = cache.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((asked, answer)) = cache.get(path)
-        && asked.elapsed() < DISK_TRUST
-    {
-        return answer.clone();
-    }
-    let answer = ask();
-    cache.retain(|_, (asked, _)| asked.elapsed() < DISK_TRUST);
-    cache.insert(path.to_path_buf(), (Instant::now(), answer.clone()));
-    answer
-}
-
-impl Disk for CachedDisk {
-    fn work_tree(&self, folder: &Path) -> Option<PathBuf> {
-        cached(&self.work_trees, folder, || {
-            // A file in linked work trees and submodules.
-            folder.ancestors().find(|at| at.join(".git").exists()).map(Path::to_path_buf)
-        })
-    }
-
-    fn real(&self, path: &Path) -> PathBuf {
-        cached(&self.reals, path, || path.canonicalize().unwrap_or_else(|_| path.to_path_buf()))
-    }
-
-    fn home(&self) -> Option<PathBuf> {
-        std::env::home_dir()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -281,13 +253,14 @@ mod tests {
     use crate::context::Snapshot;
     use crate::context::debounce::Pace;
     use crate::context::tracker::RawState;
+    use crate::disk::Disk;
 
     const NOTHING: &[u8] = b"1,1,0,0,0,0,0,";
 
     /// Runs a keeper whose Neovim answers at once; gives the times of its collections, in ms since
     /// the start, and whether each was urgent.
     fn run(again: bool) -> (Feed, mpsc::UnboundedReceiver<(u128, bool)>) {
-        let (feed, keeper): (Feed, Keeper) = feed(Pace::default());
+        let (feed, keeper): (Feed, Keeper) = feed(Pace::default(), Disk::default());
         let (tell, told) = mpsc::unbounded_channel();
         let start = Instant::now();
         let count = AtomicU32::new(0);
@@ -298,7 +271,7 @@ mod tests {
                 let packed = if again && first { &b"1,1,0,0,0,0,40,"[..] } else { NOTHING };
                 async move { Some(RawState::new(packed.to_vec())) }
             },
-            |snapshot: Snapshot| Arc::new(snapshot),
+            |snapshot: Snapshot| async { Arc::new(snapshot) },
         ));
         (feed, told)
     }
@@ -356,15 +329,16 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_keeper_ends_with_its_last_feed() {
-        let (feed, keeper) = feed(Pace::default());
-        let task = tokio::spawn(keeper.run(|_| async { None }, Arc::new));
+        let (feed, keeper) = feed(Pace::default(), Disk::default());
+        let task =
+            tokio::spawn(keeper.run(|_| async { None }, |snapshot| async { Arc::new(snapshot) }));
         drop(feed);
         assert!(task.await.is_ok());
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_feed_without_a_keeper_answers_nothing() {
-        let (feed, keeper) = feed(Pace::default());
+        let (feed, keeper) = feed(Pace::default(), Disk::default());
         drop(keeper);
         assert!(feed.fresh().await.is_none());
     }

@@ -13,7 +13,9 @@ use nvim_oxi::mlua::{self, FromLuaMulti, IntoLua, IntoLuaMulti, Lua, Table, Valu
 use super::{Plugin, lock};
 use crate::agents::codex::{Codex, CodexStatus};
 use crate::agents::mcp::{ClientEvent, ClientInfo, Mention};
+use crate::context::paths::real_path;
 use crate::context::privacy::Share;
+use crate::disk::within;
 use crate::editor::Editor;
 use crate::editor::stage::{Decision, describe};
 use crate::log;
@@ -81,8 +83,9 @@ fn build(lua: &Lua) -> mlua::Result<Table> {
             Ok(p.editor.stage.show(&p.editor, &crate::review::ReviewId(id.into())))
         }),
     )?;
+    set("selected", door(lua, "send", |p, ()| p.editor.selected()))?;
     set("send", door(lua, "send", |p, options: Table| p.send(&options)))?;
-    set("share", door(lua, "share", |p, what: Option<String>| Ok(p.share(what.as_deref()))))?;
+    set("share", door(lua, "share", |p, what: Option<String>| p.share(what.as_deref())))?;
     set("log_path", door(lua, "log", |_, ()| Ok(log::path().map(|p| p.display().to_string()))))?;
     set("_panic", door(lua, "test", |p, door: String| p.panic_on_purpose(&door)))?;
     Ok(table)
@@ -152,6 +155,11 @@ fn client_table(plugin: &Plugin, client: &ClientInfo) -> mlua::Result<Table> {
         table.set("root", root.to_string_lossy())?;
     }
     Ok(table)
+}
+
+fn path_of(bytes: &mlua::String) -> PathBuf {
+    use std::os::unix::ffi::OsStrExt;
+    PathBuf::from(std::ffi::OsStr::from_bytes(&bytes.as_bytes()))
 }
 
 impl Plugin {
@@ -241,17 +249,30 @@ impl Plugin {
         self.editor.stage.decide(&self.editor, id.as_deref(), unseen, decision).err()
     }
 
-    fn share(&self, what: Option<&str>) -> bool {
+    fn share(&self, what: Option<&str>) -> mlua::Result<bool> {
         let share = match what {
             Some("on") => Share::On,
             Some("off") => Share::Off,
             Some("toggle") if self.gate.sharing() => Share::Off,
             Some("toggle") => Share::On,
-            _ => return self.gate.sharing(),
+            _ => return Ok(self.gate.sharing()),
         };
-        self.gate.share(share);
+        match &*self.running.borrow() {
+            Some(running) => {
+                self.gate.share(share, None);
+                // The next snapshot says about which project that was.
+                running.feed.mark();
+            }
+            None => {
+                let cwd = path_of(&self.editor.api.func("getcwd", (-1, -1))?);
+                let real = within(move || real_path(&cwd)).flatten();
+                // A project of the user's own choice is known once it runs.
+                let chosen = !self.root_option()?.is_nil();
+                self.gate.share(share, real.filter(|_| !chosen));
+            }
+        }
         let _ = self.editor.api.command("redrawstatus");
-        share == Share::On
+        Ok(share == Share::On)
     }
 
     /// `send{ path, line1, line2, client }`; lines 1-based and inclusive.
@@ -263,12 +284,12 @@ impl Plugin {
             Some(_) => return self.cannot_send("send: path holds a NUL"),
             None => api.buf_name(api.win_buf(api.current_win()?)?)?,
         };
-        let path: mlua::String = api.func("fnamemodify", (path, ":p"))?;
-        let path = {
-            use std::os::unix::ffi::OsStrExt;
-            PathBuf::from(std::ffi::OsStr::from_bytes(&path.as_bytes()))
-        };
-        if path.as_os_str().is_empty() || !path.is_absolute() || path.is_dir() {
+        let path = path_of(&api.func("fnamemodify", (path, ":p"))?);
+        // The file system may hang: then nothing is known of the file, and the user is asked.
+        let looked = path.clone();
+        let (is_folder, real) =
+            within(move || (looked.is_dir(), real_path(&looked))).unwrap_or((false, None));
+        if path.as_os_str().is_empty() || !path.is_absolute() || is_folder {
             return self.cannot_send("this window holds no file to send");
         }
         let line = |name: &str| -> mlua::Result<Option<u32>> {
@@ -281,9 +302,14 @@ impl Plugin {
             Ok((first.min(last), first.max(last)))
         });
         let mention = Mention { path, lines: lines.transpose()? };
-        if !self.gate.allows(&mention.path) && !self.user_insists(&mention)? {
+        if self.running.borrow().is_none() {
+            return self.cannot_send("not running (:IdeStart)");
+        }
+        let allowed = self.gate.allows(&mention.path, real.as_deref());
+        if !allowed && !self.user_insists(&mention)? {
             return Ok(false);
         }
+        // Asked again: the user may have stopped it while the question stood.
         let running = self.running.borrow();
         let Some(running) = &*running else {
             return self.cannot_send("not running (:IdeStart)");
@@ -312,7 +338,8 @@ impl Plugin {
     /// A file that is kept private is mentioned only after a yes.
     fn user_insists(&self, mention: &Mention) -> mlua::Result<bool> {
         let name = self.editor.short_path(&mention.path).replace(['\n', '\0'], " ");
-        let question = format!("{name} is kept from agents. Mention its path all the same?");
+        let why = if self.gate.sharing() { "is kept from agents" } else { "is not shared" };
+        let question = format!("{name} {why}. Mention its path all the same?");
         let answer: i64 = self.editor.api.func("confirm", (question, "&No\n&Yes", 1))?;
         Ok(answer == 2)
     }

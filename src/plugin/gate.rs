@@ -10,7 +10,9 @@ use tokio::sync::watch;
 
 use crate::config::Settings;
 use crate::context::Snapshot;
+use crate::context::paths::real_path;
 use crate::context::privacy::{DEFAULT_EXCLUDE, Privacy, Share};
+use crate::disk::{Asked, Disk, within};
 use crate::sharing::SharingStore;
 
 struct State {
@@ -19,6 +21,8 @@ struct State {
     enabled: bool,
     /// The project the switch was read for: the first root's real path.
     project: Option<PathBuf>,
+    /// What the user said last, until the next snapshot tells about which project.
+    said: Option<Share>,
     /// The last snapshot before the filter, to send again when the switch is turned.
     last: Option<Snapshot>,
 }
@@ -28,63 +32,121 @@ pub(super) struct Gate {
     store: SharingStore,
     out: watch::Sender<Arc<Snapshot>>,
     home: Option<PathBuf>,
+    disk: Disk,
 }
 
 impl Gate {
     pub(super) fn new(
         store: SharingStore,
         home: Option<PathBuf>,
+        disk: Disk,
     ) -> (Arc<Self>, watch::Receiver<Arc<Snapshot>>) {
         let (out, snapshots) = watch::channel(Arc::new(Snapshot::default()));
-        let state = State { privacy: Privacy::default(), enabled: true, project: None, last: None };
-        (Arc::new(Self { state: Mutex::new(state), store, out, home }), snapshots)
+        let (privacy, enabled) = (Privacy::default(), true);
+        let state = State { privacy, enabled, project: None, said: None, last: None };
+        (Arc::new(Self { state: Mutex::new(state), store, out, home, disk }), snapshots)
     }
 
     /// Takes the patterns in force; says which one is wrong.
     pub(super) fn configure(&self, settings: &Settings) -> Option<String> {
+        let default = || DEFAULT_EXCLUDE.iter().map(ToString::to_string).collect();
+        let patterns: Vec<String> = settings.exclude.clone().unwrap_or_else(default);
+        let home = self.home.clone();
+        let make = |real: fn(&Path) -> Option<PathBuf>| {
+            move || Privacy::new(&patterns, home.as_deref(), Share::On, real)
+        };
+        let made = within(make.clone()(real_path)).unwrap_or_else(|| make(|_| None)());
         let mut state = self.lock();
         state.enabled = settings.context;
-        let sharing = state.privacy.sharing;
-        let made = match &settings.exclude {
-            Some(patterns) => Privacy::new(patterns, self.home.as_deref(), sharing),
-            None => Privacy::new(DEFAULT_EXCLUDE, self.home.as_deref(), sharing),
-        };
         match made {
-            Ok(privacy) => {
+            Ok(mut privacy) => {
+                privacy.sharing = state.privacy.sharing;
                 state.privacy = privacy;
+                self.send(&state);
                 None
             }
             Err(error) => Some(format!("context.exclude: {error}")),
         }
     }
 
-    /// Filters and hands out; the keeper's last step, on a runtime thread.
-    pub(super) fn publish(&self, snapshot: Snapshot) -> Arc<Snapshot> {
-        let mut state = self.lock();
+    /// Filters and hands out; the keeper's last step, on the runtime.
+    pub(super) async fn publish(&self, snapshot: Snapshot) -> Arc<Snapshot> {
+        let active = snapshot.active.iter().map(|file| (file.path.clone(), Asked::Fresh));
+        let files = snapshot.files.iter().map(|file| file.path.clone());
+        let others = files.chain(snapshot.diagnostics.keys().cloned());
+        self.disk.learn(active.chain(others.map(|path| (path, Asked::File))).collect()).await;
         let project = snapshot.roots.first().map(|root| root.real.clone());
-        if project != state.project {
-            // Something that cannot be read may have said "off".
-            let share = project.as_ref().map_or(Ok(Share::On), |dir| self.store.get(dir));
-            state.privacy.sharing = share.unwrap_or_else(|error| {
-                tracing::warn!("cannot read the sharing switch, sharing nothing: {error}");
-                Share::Off
-            });
-            state.project = project;
+        let remembered = if self.lock().project == project {
+            None
+        } else {
+            Some(self.remembered(project.clone()).await)
+        };
+        let mut state = self.lock();
+        // The user may have spoken meanwhile; then that counts.
+        let said = if project.is_some() { state.said.take() } else { None };
+        if let Some(share) = said.or(remembered.filter(|_| state.said.is_none())) {
+            state.privacy.sharing = share;
         }
+        state.project = project;
         state.last = Some(snapshot);
-        self.send(&state)
+        let sent = self.send(&state);
+        let said = said.zip(state.project.clone());
+        drop(state);
+        if let Some((share, project)) = said {
+            self.remember(project, share);
+        }
+        sent
     }
 
-    /// Turns the switch for the present project, at once for everybody and remembered.
-    pub(super) fn share(&self, share: Share) {
+    /// What was last said about a project. Something that cannot be read may have said "off".
+    async fn remembered(&self, project: Option<PathBuf>) -> Share {
+        let Some(project) = project else { return Share::On };
+        let store = self.store.clone();
+        let read = tokio::task::spawn_blocking(move || store.get(&project));
+        match tokio::time::timeout(crate::disk::PATIENCE, read).await {
+            Ok(Ok(Ok(share))) => share,
+            Ok(Ok(Err(error))) => {
+                tracing::warn!("cannot read the sharing switch, sharing nothing: {error}");
+                Share::Off
+            }
+            _ => {
+                tracing::warn!("cannot read the sharing switch in time, sharing nothing");
+                Share::Off
+            }
+        }
+    }
+
+    fn remember(&self, project: PathBuf, share: Share) {
+        let store = self.store.clone();
+        let written = within(move || store.set(&project, share));
+        match written {
+            Some(Ok(())) => {}
+            Some(Err(error)) => tracing::warn!("the sharing switch is not remembered: {error}"),
+            None => tracing::warn!("the sharing switch may not be remembered: the disk is slow"),
+        }
+    }
+
+    /// Turns the switch, at once for everybody. For which project the next snapshot says, which the
+    /// caller has to ask for; `here` says it where there will be none.
+    pub(super) fn share(&self, share: Share, here: Option<PathBuf>) {
         let mut state = self.lock();
         state.privacy.sharing = share;
+        state.said = Some(share);
         self.send(&state);
-        if let Some(project) = state.project.clone() {
+        if let Some(project) = here {
+            state.project = Some(project);
             drop(state);
-            if let Err(error) = self.store.set(&project, share) {
-                tracing::warn!("the sharing switch is not remembered: {error}");
-            }
+            self.settle();
+        }
+    }
+
+    /// Remembers what was said since the last snapshot: there may be no other.
+    pub(super) fn settle(&self) {
+        let mut state = self.lock();
+        let said = state.said.take().zip(state.project.clone());
+        drop(state);
+        if let Some((share, project)) = said {
+            self.remember(project, share);
         }
     }
 
@@ -93,19 +155,27 @@ impl Gate {
         self.lock().privacy.sharing == Share::On
     }
 
-    /// The file may be mentioned without asking first.
-    pub(super) fn allows(&self, path: &Path) -> bool {
-        self.lock().privacy.allows(path)
+    /// The file may be told of; on the runtime.
+    pub(super) async fn tells(&self, path: &Path) -> bool {
+        self.disk.learn(vec![(path.to_path_buf(), Asked::Fresh)]).await;
+        self.allows(path, self.disk.real(path).as_deref())
+    }
+
+    /// The file may be told of, given where its symbolic links lead.
+    pub(super) fn allows(&self, path: &Path, real: Option<&Path>) -> bool {
+        let state = self.lock();
+        state.enabled && state.privacy.allows(path, real)
     }
 
     fn send(&self, state: &State) -> Arc<Snapshot> {
         let filter = |last: &Snapshot| {
+            let real = |path: &Path| self.disk.real(path);
             if state.enabled {
-                return state.privacy.filter(last);
+                return state.privacy.filter(last, real);
             }
-            let mut nothing = state.privacy.clone();
+            let mut nothing = Privacy::default();
             nothing.sharing = Share::Off;
-            nothing.filter(last)
+            nothing.filter(last, real)
         };
         let filtered = state.last.as_ref().map(filter);
         let filtered = Arc::new(filtered.unwrap_or_default());

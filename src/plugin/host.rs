@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
+use super::gate::Gate;
 use crate::agents::{BoxFuture, Document, Host, HostError, OpenFile, Opened};
 use crate::context::Snapshot;
 use crate::editor::watch::Feed;
@@ -23,6 +24,7 @@ pub(super) struct EditorHost {
     pub(super) bridge: Bridge,
     pub(super) feed: Feed,
     pub(super) latest: watch::Receiver<Arc<Snapshot>>,
+    pub(super) gate: Arc<Gate>,
 }
 
 impl EditorHost {
@@ -46,24 +48,44 @@ impl Host for EditorHost {
         })
     }
 
-    fn open_file(&self, what: OpenFile) -> BoxFuture<'_, Result<Opened, HostError>> {
-        Box::pin(self.act(move |editor| {
-            let documents = editor.documents()?;
-            documents.open_file(&editor.api.lua, &what)
-        }))
+    fn open_file(&self, what: OpenFile) -> BoxFuture<'_, Result<Option<Opened>, HostError>> {
+        Box::pin(async move {
+            let path = what.path.clone();
+            let open = move |editor: &Rc<Editor>| {
+                let documents = editor.documents()?;
+                documents.open_file(&editor.api.lua, &what)
+            };
+            let opened = self.act(open).await?;
+            Ok(self.gate.tells(&path).await.then_some(opened))
+        })
     }
 
-    fn save<'a>(&'a self, path: &'a Path) -> BoxFuture<'a, Result<bool, HostError>> {
-        let path: PathBuf = path.to_owned();
-        Box::pin(self.act(move |editor| editor.documents()?.save(&editor.api.lua, &path)))
+    fn save<'a>(&'a self, path: &'a Path) -> BoxFuture<'a, Result<Option<bool>, HostError>> {
+        Box::pin(async move {
+            if !self.gate.tells(path).await {
+                return Ok(None);
+            }
+            let path: PathBuf = path.to_owned();
+            self.act(move |editor| {
+                let documents = editor.documents()?;
+                let open = documents.document(&editor.api.lua, &path)?.is_some();
+                open.then(|| documents.save(&editor.api.lua, &path)).transpose()
+            })
+            .await
+        })
     }
 
     fn document<'a>(
         &'a self,
         path: &'a Path,
     ) -> BoxFuture<'a, Result<Option<Document>, HostError>> {
-        let path: PathBuf = path.to_owned();
-        Box::pin(self.act(move |editor| editor.documents()?.document(&editor.api.lua, &path)))
+        Box::pin(async move {
+            if !self.gate.tells(path).await {
+                return Ok(None);
+            }
+            let path: PathBuf = path.to_owned();
+            self.act(move |editor| editor.documents()?.document(&editor.api.lua, &path)).await
+        })
     }
 
     fn encodings<'a>(&'a self, path: &'a Path) -> BoxFuture<'a, Vec<String>> {

@@ -27,6 +27,7 @@ use crate::agents::rivumi::{Rivumi, RivumiConfig};
 use crate::config::{self, Enabled, Settings};
 use crate::context::Snapshot;
 use crate::context::debounce::Pace;
+use crate::disk::Disk;
 use crate::editor::api::{Api, to_plain};
 use crate::editor::watch::{Feed, Keeper, feed};
 use crate::editor::{Bridge, Editor};
@@ -54,6 +55,7 @@ pub(crate) struct Plugin {
     bridge: Bridge,
     desk: Desk,
     gate: Arc<Gate>,
+    disk: Disk,
     snapshots: watch::Receiver<Arc<Snapshot>>,
     configured: Cell<bool>,
     running: RefCell<Option<Running>>,
@@ -64,6 +66,7 @@ pub(crate) struct Plugin {
 /// What exists only while the plugin runs.
 struct Running {
     runtime: Runtime,
+    feed: Feed,
     mcp: Mcp,
     shared: Arc<Mutex<Shared>>,
     check_locks: Arc<tokio::sync::Notify>,
@@ -144,12 +147,14 @@ impl Plugin {
         let bridge = Bridge::install(lua, editor_of)?;
         let editor = Editor::new(lua, bridge.clone(), desk.clone())?;
         let home = Variables::read(&api)?.home;
-        let (gate, snapshots) = Gate::new(SharingStore::new(editor.state_dir.clone()), home);
+        let (store, disk) = (SharingStore::new(editor.state_dir.clone()), Disk::default());
+        let (gate, snapshots) = Gate::new(store, home, disk.clone());
         Ok(Rc::new(Self {
             editor,
             bridge,
             desk,
             gate,
+            disk,
             snapshots,
             configured: Cell::new(false),
             running: RefCell::new(None),
@@ -191,7 +196,8 @@ impl Plugin {
         self.desk.reopen();
         self.editor.set_runtime(Some(runtime.handle().clone()));
 
-        let (feed, keeper) = feed(Pace { quiet: settings.debounce, longest: settings.max_wait });
+        let pace = Pace { quiet: settings.debounce, longest: settings.max_wait };
+        let (feed, keeper) = feed(pace, self.disk.clone());
         let root = self.root_option()?;
         self.editor.start_watching(root, &feed)?;
         self.run_keeper(&runtime, keeper);
@@ -200,6 +206,7 @@ impl Plugin {
             bridge: self.bridge.clone(),
             feed: feed.clone(),
             latest: self.snapshots.clone(),
+            gate: Arc::clone(&self.gate),
         };
         let host: Arc<dyn Host> = Arc::new(host);
         let bridge = self.bridge.clone();
@@ -241,7 +248,7 @@ impl Plugin {
             let _entered = runtime.enter();
             lock(&shared).codex = config.map(|config| Codex::start(config, host));
         }
-        *self.running.borrow_mut() = Some(Running { runtime, mcp, shared, check_locks });
+        *self.running.borrow_mut() = Some(Running { runtime, feed, mcp, shared, check_locks });
         Ok(())
     }
 
@@ -262,7 +269,11 @@ impl Plugin {
             let bridge = bridge.clone();
             async move { bridge.run(move |editor| editor.collect(urgent)).await.ok().flatten() }
         };
-        runtime.spawn(keeper.run(collect, move |snapshot| gate.publish(snapshot)));
+        let publish = move |snapshot| {
+            let gate = Arc::clone(&gate);
+            async move { gate.publish(snapshot).await }
+        };
+        runtime.spawn(keeper.run(collect, publish));
     }
 
     /// Agents that speak through files.
@@ -313,6 +324,7 @@ impl Plugin {
     /// `leaving`: Neovim exits, nothing starts again.
     fn stop(self: &Rc<Self>, leaving: bool) -> mlua::Result<()> {
         let Some(running) = self.running.borrow_mut().take() else { return Ok(()) };
+        self.gate.settle();
         let Shared { server, aivyx, rivumi, locks, socket, codex, .. } =
             std::mem::take(&mut *lock(&running.shared));
         // aivyx has its own prompt: its questions go there unanswered, they are not rejected.

@@ -23,6 +23,7 @@ mod harness;
 
 mod aivyx;
 mod cases;
+mod context;
 mod documents;
 mod handshake;
 mod harness_works;
@@ -30,6 +31,7 @@ mod lifecycle;
 mod lua_face;
 mod modes;
 mod others;
+mod privacy;
 mod review;
 mod selection;
 mod soak;

@@ -29,6 +29,8 @@ const OUTBOX: usize = 32;
 const AT_ONCE: usize = 16;
 /// Between two notifications of one kind.
 const PACE: Duration = Duration::from_millis(50);
+/// How long quoting files may take.
+const PATIENCE: Duration = Duration::from_millis(1500);
 /// Diagnostics in one answer; Amp waits two seconds for it.
 const MAX_ENTRIES: usize = 1000;
 /// The largest file whose lines are quoted with its diagnostics, in bytes.
@@ -204,7 +206,9 @@ async fn diagnostics(host: &dyn Host, path: &Path) -> Reply {
         });
         entries.collect::<Vec<Value>>()
     };
-    let entries = tokio::task::spawn_blocking(collect).await.unwrap_or_default();
+    // The file system may hang.
+    let collected = tokio::time::timeout(PATIENCE, tokio::task::spawn_blocking(collect)).await;
+    let entries = collected.ok().and_then(Result::ok).unwrap_or_default();
     Reply::ok("getDiagnostics", &serde_json::json!({"entries": entries}))
 }
 

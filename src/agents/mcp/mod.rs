@@ -124,7 +124,7 @@ pub enum MentionError {
     #[error("that agent is not connected any more")]
     Gone,
     /// It puts the current selection into its prompts by itself.
-    #[error("{0} reads the selection by itself and cannot be sent one")]
+    #[error("{0} takes no mentions: it reads the selection by itself, so select the lines instead")]
     Unsupported(String),
 }
 

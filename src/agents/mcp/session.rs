@@ -723,10 +723,10 @@ mod tests {
         fn snapshot(&self) -> BoxFuture<'_, Arc<Snapshot>> {
             Box::pin(async { Arc::default() })
         }
-        fn open_file(&self, _: OpenFile) -> BoxFuture<'_, Result<Opened, HostError>> {
+        fn open_file(&self, _: OpenFile) -> BoxFuture<'_, Result<Option<Opened>, HostError>> {
             Box::pin(async { Err(HostError::Busy) })
         }
-        fn save<'a>(&'a self, _: &'a Path) -> BoxFuture<'a, Result<bool, HostError>> {
+        fn save<'a>(&'a self, _: &'a Path) -> BoxFuture<'a, Result<Option<bool>, HostError>> {
             Box::pin(async { Err(HostError::Stopping) })
         }
         fn document<'a>(

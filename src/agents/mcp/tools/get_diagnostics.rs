@@ -4,6 +4,7 @@
 //! turn, so the answer is what is known now. Files and entries are ordered worst first.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -16,6 +17,8 @@ use crate::context::{Code, Diagnostic, Severity, Snapshot};
 
 /// Entries in one answer. What is left out is said in a last entry of its own.
 const MAX_ENTRIES: usize = 10_000;
+/// How long it may take to find out that two names are of one file.
+const PATIENCE: Duration = Duration::from_millis(200);
 /// Where that last entry stands; no file has this name.
 const REST: &str = "gangway:not-listed";
 
@@ -69,7 +72,9 @@ async fn real_file(snapshot: &Snapshot, uri: &str) -> Option<PathBuf> {
         let asked = asked.iter().find_map(|path| real(path))?;
         open.into_iter().find(|path| *path == asked || real(path).as_ref() == Some(&asked))
     };
-    tokio::task::spawn_blocking(search).await.ok().flatten()
+    // A file system may hang; a late answer is as bad as none.
+    let searched = tokio::time::timeout(PATIENCE, tokio::task::spawn_blocking(search)).await;
+    searched.ok()?.ok().flatten()
 }
 
 #[derive(Serialize)]

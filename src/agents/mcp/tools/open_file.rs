@@ -51,6 +51,10 @@ fn start(call: Call, map: Map<String, Value>) -> Result<Running, RpcError> {
             Err(error) => return ToolResult::failed(error.to_string()),
         };
         let path = &args.file_path;
+        let Some(opened) = opened else {
+            // Neither what it is nor what is in it.
+            return ToolResult::texts([format!("Opened {path}")]);
+        };
         if !make_frontmost {
             return success(&json!({
                 "filePath": path,

@@ -13,18 +13,13 @@ fn start(call: Call, map: Map<String, Value>) -> Result<Running, RpcError> {
     let args: OneFile = arguments(map)?;
     let name = args.file_path.clone();
     on_file(&name, |path| async move {
-        let host = call.session.host();
-        match host.document(&path).await {
-            Ok(Some(_)) => {}
-            Ok(None) => return refusal(format!("Document not open: {}", args.file_path)),
-            Err(error) => return ToolResult::failed(error.to_string()),
-        }
-        match host.save(&path).await {
-            Ok(saved) => success(&json!({
+        match call.session.host().save(&path).await {
+            Ok(Some(saved)) => success(&json!({
                 "filePath": args.file_path,
                 "saved": saved,
                 "message": if saved { "Document saved" } else { "There was nothing to save" },
             })),
+            Ok(None) => refusal(format!("Document not open: {}", args.file_path)),
             Err(error) => ToolResult::failed(error.to_string()),
         }
     })

@@ -180,7 +180,7 @@ fn s07_the_last_file_and_its_selection_stay_told_wherever_the_user_looks() {
     late.wait_selection("the selection", |s| s["text"] == "alpha");
     desk.nvim.input("<C-\\><C-n>");
     desk.nvim.cmd("silent fclose!");
-    nvim.cmd("silent only! | bwipeout! a.txt");
+    desk.nvim.cmd("silent only! | bwipeout! a.txt");
     desk.nvim.wait_until("the wiped file to be forgotten", || {
         late.selections().last().is_some_and(|s| !is_something(s) && s["filePath"] != path)
     });
@@ -189,7 +189,10 @@ fn s07_the_last_file_and_its_selection_stay_told_wherever_the_user_looks() {
 #[test]
 fn s09_special_buffers_are_never_told_as_files() {
     let opts = json!({ "agents": { "aivyx": { "enabled": true }, "rivumi": { "enabled": true } } });
-    let builder = Nvim::builder().opts(opts).before("vim.fn.mkdir('.rivumi/ide', 'p')");
+    let builder = Nvim::builder().opts(opts).before(
+        // Without netrw a folder is a buffer like that of a file.
+        "vim.fn.mkdir('.rivumi/ide', 'p') vim.g.loaded_netrwPlugin, vim.g.loaded_netrw = 1, 1",
+    );
     let desk = desk_of(builder.after("vim.o.hidden = true").file("a.txt", "one\ntwo\nthree\n"));
     let (nvim, path) = (&desk.nvim, desk.nvim.path("a.txt"));
     let url = format!("file://{}", path.display());
@@ -253,7 +256,6 @@ fn s09_special_buffers_are_never_told_as_files() {
         nvim.cmd("silent! only!");
         nvim.edit("a.txt");
         nvim.cmd("silent! %argdelete | call setqflist([])");
-        nvim.dismiss_prompts();
         nvim.lua::<Value>(
             "for _, b in ipairs(vim.api.nvim_list_bufs()) do
                if b ~= vim.api.nvim_get_current_buf() then
@@ -588,4 +590,92 @@ fn g04_diagnostics_stay_within_a_text_that_has_become_shorter() {
     let (start, end) = range();
     assert_eq!((start.0, end.0), (json!(9), json!(9)), "the last line");
     assert!(end.1.as_i64() <= Some(1), "within it: {}", end.1);
+}
+
+#[test]
+fn l09_roots_are_told_alike_by_lock_files_and_tools_and_follow_the_user() {
+    let nvim = Nvim::builder().write("repo/.git/HEAD", "x").write("repo/sub/a.txt", "x\n").start();
+    let real = nvim.cwd.canonicalize().unwrap();
+    std::os::unix::fs::symlink(real.join("repo"), real.join("link")).unwrap();
+    for dir in ["tab", "win", "lsp"] {
+        std::fs::create_dir_all(real.join("repo/sub").join(dir)).unwrap();
+    }
+    let claude = Client::connect(&nvim, Dialect::Claude);
+    let folders = |lock: &Lock| -> Vec<String> {
+        serde_json::from_value(lock.json["workspaceFolders"].clone()).unwrap()
+    };
+    let (pi_before, claude_before) = (nvim.lock(Dialect::Pi), nvim.lock(Dialect::Claude));
+    let become_roots = |what: &str, wanted: &[&str]| {
+        let wanted: Vec<String> = wanted
+            .iter()
+            .map(|dir| real.join(dir).display().to_string().trim_end_matches('/').to_owned())
+            .collect();
+        for (dialect, before) in [(Dialect::Pi, &pi_before), (Dialect::Claude, &claude_before)] {
+            nvim.wait_until(&format!("{what}: {wanted:?}"), || {
+                let now = nvim.locks(dialect);
+                // What matters most leads.
+                let now = now.first().map(folders).unwrap_or_default();
+                now.first() == wanted.first() && wanted.iter().all(|dir| now.contains(dir))
+            });
+            let now = nvim.lock(dialect);
+            assert_eq!((now.port, &now.token), (before.port, &before.token), "{what}");
+        }
+        let told = claude.tool_json("getWorkspaceFolders", json!({}));
+        let told: Vec<String> = told["folders"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|folder| folder["path"].as_str().unwrap().to_owned())
+            .collect();
+        assert_eq!(told, folders(&nvim.lock(Dialect::Claude)), "{what}");
+    };
+    become_roots("at start", &[""]);
+    nvim.cmd("cd repo/sub");
+    become_roots("in a repository", &["repo/sub", "repo"]);
+    nvim.cmd("tabnew | tcd tab | tabprevious");
+    become_roots("a tab page elsewhere", &["repo/sub", "repo", "repo/sub/tab"]);
+    nvim.cmd("split | lcd win | wincmd p");
+    become_roots("a window elsewhere", &["repo/sub", "repo", "repo/sub/win"]);
+    nvim.cmd("tabonly | only");
+    nvim.lua::<Value>(
+        "vim.cmd.edit('a.txt')
+         vim.lsp.start({ name = 'x', root_dir = vim.fn.getcwd() .. '/lsp', cmd = function()
+           return {
+             request = function(_, _, done) done(nil, { capabilities = {} }) return true, 1 end,
+             notify = function() return true end,
+             is_closing = function() return false end,
+             terminate = function() end,
+           }
+         end })",
+        (),
+    );
+    become_roots("a language server's", &["repo/sub", "repo", "repo/sub/lsp"]);
+    nvim.cmd("cd ../.. | set autochdir | edit repo/sub/a.txt");
+    become_roots("autochdir", &["", "repo"]);
+    nvim.cmd("set noautochdir");
+    for (root, wanted) in [
+        ("'LINK/sub'", vec!["link/sub", "repo/sub"]),
+        ("function() return { 'LINK', 'LINK/sub/tab' } end", vec!["link", "repo", "link/sub/tab"]),
+        ("'auto'", vec![""]),
+    ] {
+        nvim.cmd(&format!("cd {}", real.display()));
+        let root = root.replace("LINK", real.join("link").to_str().unwrap());
+        let setup = format!(
+            "require('gangway').setup({{ auto_start = 'always', context = {{ root = {root} }} }})"
+        );
+        nvim.lua::<Value>(&setup, ());
+        nvim.wait_until("a lock file", || nvim.locks(Dialect::Claude).len() == 1);
+        let wanted: Vec<String> = wanted
+            .iter()
+            .map(|dir| real.join(dir).display().to_string().trim_end_matches('/').to_owned())
+            .collect();
+        nvim.wait_until(&format!("{root}: {wanted:?}"), || {
+            nvim.locks(Dialect::Claude).first().is_some_and(|lock| {
+                let now = folders(lock);
+                wanted.iter().all(|dir| now.contains(dir)) && now[0] == wanted[0]
+            })
+        });
+        assert_eq!(nvim.lock(Dialect::Claude).port, claude_before.port, "{root}");
+    }
+    claude.lenient();
 }

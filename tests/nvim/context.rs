@@ -593,6 +593,106 @@ fn g04_diagnostics_stay_within_a_text_that_has_become_shorter() {
 }
 
 #[test]
+fn g06_odd_findings_are_valid_json_for_both_and_none_is_of_a_pane_or_an_unnamed_buffer() {
+    let nvim = Nvim::builder().file("a.txt", "one\ntwo\n").start();
+    let (claude, pi) =
+        (Client::connect(&nvim, Dialect::Claude), Client::connect(&nvim, Dialect::Pi));
+    let pending = claude.open_diff(nvim.path("a.txt"), "one\nTWO\n");
+    let review = nvim.shown(&pending);
+    nvim.lua::<Value>(
+        r"local file, pane = ...
+          local ns, off = vim.api.nvim_create_namespace('odd'), vim.api.nvim_create_namespace('off')
+          local loop = {} loop.loop = loop
+          pcall(vim.diagnostic.set, ns, file, {
+            { lnum = 0, col = 0, message = 'number', severity = 1, code = 42 },
+            { lnum = 0, col = 0, message = 'table', severity = 1, code = { value = 'x' } },
+            { lnum = 0, col = 0, message = 'no severity' },
+            { lnum = 0, col = 0, message = 'two\nlines', severity = 3, source = 's' },
+            { lnum = 1, col = 0, message = 'nul \0 bad \255', severity = 4, code = 'a\0\254' },
+            { lnum = 1, col = 99, end_lnum = 0, end_col = 1, message = 'reversed', severity = 2 },
+          })
+          vim.diagnostic.set(off, file, { { lnum = 0, col = 0, message = 'hidden', severity = 1 } })
+          if vim.diagnostic.hide then vim.diagnostic.hide(off, file) end
+          pcall(vim.diagnostic.set, vim.api.nvim_create_namespace('cyclic'), file,
+            { { lnum = 0, col = 0, message = 'cyclic', severity = 1, user_data = loop } })
+          local unnamed = vim.api.nvim_create_buf(true, false)
+          for _, buf in ipairs({ pane, unnamed }) do
+            vim.diagnostic.set(ns, buf, { { lnum = 0, col = 0, message = 'elsewhere', severity = 1 } })
+          end",
+        (nvim.eval("bufnr('a.txt')"), review.right.buf),
+    );
+    for agent in [&claude, &pi] {
+        // Every frame was checked to be UTF-8 and JSON by the client itself.
+        let told = agent.tool_json("getDiagnostics", json!({}));
+        let files: Vec<&Value> = match &told {
+            Value::Object(map) => map.values().collect(),
+            list => list.as_array().unwrap().iter().map(|file| &file["diagnostics"]).collect(),
+        };
+        assert_eq!(files.len(), 1, "{told}");
+        let items = files[0].as_array().unwrap();
+        let messages: Vec<&str> =
+            items.iter().map(|item| item["message"].as_str().unwrap()).collect();
+        for message in
+            ["number", "table", "no severity", "two\nlines", "nul \0 bad \u{FFFD}", "reversed"]
+        {
+            assert!(messages.contains(&message), "{message:?} in {messages:?}");
+        }
+        assert!(!messages.contains(&"elsewhere"), "{messages:?}");
+        for item in items {
+            let severity = item["severity"].as_str().unwrap();
+            assert!(
+                ["Error", "Warning", "Information", "Info", "Hint"].contains(&severity),
+                "{item}"
+            );
+            assert!(item["code"].is_null() || item["code"].is_i64() || item["code"].is_string());
+            assert!(item["source"].is_null() || item["source"].is_string(), "{item}");
+            let at = |end: &str| {
+                let at = &item["range"][end];
+                (at["line"].as_i64().unwrap(), at["character"].as_i64().unwrap())
+            };
+            assert!(at("start") <= at("end") && at("end").0 <= 1 && at("end").1 <= 3, "{item}");
+        }
+    }
+    nvim.reject(&review);
+    assert_eq!(pending.verdict(), Verdict::Rejected);
+}
+
+#[test]
+fn g_twenty_thousand_findings_are_answered_promptly_errors_first_with_a_note_of_the_rest() {
+    let nvim = Nvim::builder().file("a.txt", "a line of text\n".repeat(20_000)).start();
+    let claude = Client::connect(&nvim, Dialect::Claude);
+    nvim.lua_within::<Value>(
+        Duration::from_secs(30),
+        "local items = {}
+         for i = 1, 20000 do
+           items[i] = { lnum = i - 1, col = 2, end_col = 6, severity = i % 4 + 1, message = 'no ' .. i }
+         end
+         vim.diagnostic.config({ virtual_text = false, underline = false, signs = false })
+         vim.diagnostic.set(vim.api.nvim_create_namespace('d'), 0, items)",
+        (),
+    );
+    nvim.settle(Duration::from_secs(1));
+    let mut took: Vec<Duration> = (0..5)
+        .map(|_| {
+            let asked = Instant::now();
+            let pending = claude.tool_request("getDiagnostics", json!({}));
+            pending.wait();
+            pending.answered_at().unwrap() - asked
+        })
+        .collect();
+    took.sort_unstable();
+    // 200 ms with a release build on a quiet machine; see `make bench`.
+    assert!(took[2] < Duration::from_secs(1), "{took:?}");
+    let told = claude.tool_json("getDiagnostics", json!({}));
+    let items = told[0]["diagnostics"].as_array().unwrap();
+    assert_eq!(items.len(), 10_000);
+    assert!(items[..5000].iter().all(|item| item["severity"] == "Error"));
+    assert!(items[5000..].iter().all(|item| item["severity"] == "Warning"));
+    let rest = told[1]["diagnostics"][0]["message"].as_str().unwrap();
+    assert!(rest.starts_with("10000 more"), "{rest}");
+}
+
+#[test]
 fn l09_roots_are_told_alike_by_lock_files_and_tools_and_follow_the_user() {
     let nvim = Nvim::builder().write("repo/.git/HEAD", "x").write("repo/sub/a.txt", "x\n").start();
     let real = nvim.cwd.canonicalize().unwrap();

@@ -224,6 +224,54 @@ fn copilot_comes_through_a_socket_that_goes_with_neovim() {
 }
 
 #[test]
+fn gemini_and_copilot_hear_nothing_of_a_private_file() {
+    let nvim = editor();
+    let (gemini_agent, mut gemini_stream) = gemini(&nvim, "tmp/gemini/ide").connect();
+    let (_, lock) = only_file(&nvim, ".copilot/ide");
+    let copilot = Agent {
+        port: 1,
+        socket: Some(PathBuf::from(lock["socketPath"].as_str().unwrap())),
+        authorization: lock["headers"]["Authorization"].as_str().unwrap().to_owned(),
+        session: None,
+        next: 0,
+    };
+    let (mut copilot, mut copilot_stream) = copilot.connect();
+    let path = nvim.path("a.txt");
+    gemini_stream
+        .note("ide/contextUpdate", |p| p["workspaceState"]["openFiles"][0]["path"] == json!(path));
+    copilot_stream.note("selection_changed", |p| p["filePath"] == json!(path));
+    nvim.write(".env", "TOKEN=hunter2\n");
+    nvim.edit(".env");
+    nvim.lua::<Value>(
+        "vim.diagnostic.set(vim.api.nvim_create_namespace('d'), 0, {
+           { lnum = 0, col = 0, message = 'hunter2 found', severity = 1 } })",
+        (),
+    );
+    nvim.input("V");
+    // Each is told that the file it knew is not the active one any more, and of no other.
+    let update = gemini_stream.note("ide/contextUpdate", |p| {
+        p["workspaceState"]["openFiles"][0]["isActive"] != json!(true)
+    });
+    let files = update["workspaceState"]["openFiles"].as_array().unwrap();
+    assert!(files.iter().all(|file| file["path"] == json!(path)), "{update}");
+    copilot_stream.note("selection_changed", |p| p["filePath"] == json!(nvim.cwd));
+    nvim.settle(Duration::from_millis(400));
+    for tool in ["get_selection", "get_diagnostics"] {
+        let told = copilot.tool(tool, &json!({})).to_string();
+        assert!(!told.contains(".env") && !told.contains("hunter2"), "{tool}: {told}");
+    }
+    // What comes after it is the next thing they hear.
+    nvim.input("<Esc>");
+    nvim.edit("b.txt");
+    let next = nvim.path("b.txt");
+    let update = gemini_stream.note("ide/contextUpdate", |_| true);
+    assert_eq!(update["workspaceState"]["openFiles"][0]["path"], json!(next), "{update}");
+    let told = copilot_stream.note("selection_changed", |_| true);
+    assert_eq!(told["filePath"], json!(next));
+    drop(gemini_agent);
+}
+
+#[test]
 fn an_agent_that_comes_later_is_noticed_and_none_gets_a_directory_before() {
     let nvim = Nvim::start();
     nvim.lock(Dialect::Pi);

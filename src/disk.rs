@@ -78,6 +78,20 @@ impl Disk {
         Self(Arc::new(Inner { ask, state: Mutex::new(state), late: Notify::new() }))
     }
 
+    /// One that hangs below `folder` until the sender is dropped; elsewhere a path leads to itself.
+    #[cfg(test)]
+    pub(crate) fn hanging(folder: &'static str) -> (Self, mpsc::Sender<()>) {
+        let (wake, woken) = mpsc::channel::<()>();
+        let woken = Mutex::new(woken);
+        let ask = move |path: &Path, _| {
+            if path.starts_with(folder) {
+                let _ = woken.lock().map(|woken| woken.recv());
+            }
+            Answer { real: Some(path.to_path_buf()), ..Answer::default() }
+        };
+        (Self::new(Box::new(ask)), wake)
+    }
+
     /// Ends when an answer came that nobody waited for any more.
     pub async fn late(&self) {
         self.0.late.notified().await;

@@ -5,6 +5,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::watch;
 
@@ -12,8 +13,11 @@ use crate::config::Settings;
 use crate::context::Snapshot;
 use crate::context::paths::real_path;
 use crate::context::privacy::{DEFAULT_EXCLUDE, Privacy, Share};
-use crate::disk::{Asked, Disk, within};
+use crate::disk::{Asked, Disk, PATIENCE, within};
 use crate::sharing::SharingStore;
+
+/// How long the remembered switch may take to read; then nothing is shared.
+const READ_WITHIN: Duration = Duration::from_secs(2);
 
 struct State {
     privacy: Privacy,
@@ -81,21 +85,33 @@ impl Gate {
         } else {
             Some(self.remembered(project.clone()).await)
         };
-        let mut state = self.lock();
-        // The user may have spoken meanwhile; then that counts.
-        let said = if project.is_some() { state.said.take() } else { None };
-        if let Some(share) = said.or(remembered.filter(|_| state.said.is_none())) {
-            state.privacy.sharing = share;
-        }
-        state.project = project;
-        state.last = Some(snapshot);
-        let sent = self.send(&state);
-        let said = said.zip(state.project.clone());
-        drop(state);
+        let (sent, said) = self.take(snapshot, project, remembered);
         if let Some((share, project)) = said {
-            self.remember(project, share);
+            let store = self.store.clone();
+            let write = tokio::task::spawn_blocking(move || write(&store, &project, share));
+            if tokio::time::timeout(PATIENCE, write).await.is_err() {
+                tracing::warn!("the sharing switch may not be remembered: the disk is slow");
+            }
         }
         sent
+    }
+
+    /// Puts a snapshot in force; gives what was handed out, and what was newly said about a project.
+    fn take(
+        &self,
+        snapshot: Snapshot,
+        project: Option<PathBuf>,
+        remembered: Option<Share>,
+    ) -> (Arc<Snapshot>, Option<(Share, PathBuf)>) {
+        let mut state = self.lock();
+        // The user may have spoken meanwhile; then that counts.
+        if let Some(share) = state.said.or(remembered) {
+            state.privacy.sharing = share;
+        }
+        let said = project.clone().and_then(|project| Some((state.said.take()?, project)));
+        state.project = project;
+        state.last = Some(snapshot);
+        (self.send(&state), said)
     }
 
     /// What was last said about a project. Something that cannot be read may have said "off".
@@ -103,7 +119,7 @@ impl Gate {
         let Some(project) = project else { return Share::On };
         let store = self.store.clone();
         let read = tokio::task::spawn_blocking(move || store.get(&project));
-        match tokio::time::timeout(crate::disk::PATIENCE, read).await {
+        match tokio::time::timeout(READ_WITHIN, read).await {
             Ok(Ok(Ok(share))) => share,
             Ok(Ok(Err(error))) => {
                 tracing::warn!("cannot read the sharing switch, sharing nothing: {error}");
@@ -113,16 +129,6 @@ impl Gate {
                 tracing::warn!("cannot read the sharing switch in time, sharing nothing");
                 Share::Off
             }
-        }
-    }
-
-    fn remember(&self, project: PathBuf, share: Share) {
-        let store = self.store.clone();
-        let written = within(move || store.set(&project, share));
-        match written {
-            Some(Ok(())) => {}
-            Some(Err(error)) => tracing::warn!("the sharing switch is not remembered: {error}"),
-            None => tracing::warn!("the sharing switch may not be remembered: the disk is slow"),
         }
     }
 
@@ -146,7 +152,10 @@ impl Gate {
         let said = state.said.take().zip(state.project.clone());
         drop(state);
         if let Some((share, project)) = said {
-            self.remember(project, share);
+            let store = self.store.clone();
+            if within(move || write(&store, &project, share)).is_none() {
+                tracing::warn!("the sharing switch may not be remembered: the disk is slow");
+            }
         }
     }
 
@@ -191,5 +200,92 @@ impl Gate {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn write(store: &SharingStore, project: &Path, share: Share) {
+    if let Err(error) = store.set(project, share) {
+        tracing::warn!("the sharing switch is not remembered: {error}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+    use crate::context::{OpenFile, Position, Root};
+
+    fn snapshot(root: &str, paths: &[&str]) -> Snapshot {
+        let file = |path: &&str| OpenFile {
+            path: path.into(),
+            language: String::new(),
+            active: false,
+            visible: true,
+            modified: false,
+            last_visited: 1,
+            cursor: Position::default(),
+        };
+        Snapshot {
+            sharing: true,
+            files: paths.iter().map(file).collect(),
+            roots: vec![Root { path: root.into(), real: root.into() }],
+            ..Snapshot::default()
+        }
+    }
+
+    fn names(snapshot: &Snapshot) -> Vec<&str> {
+        snapshot.files.iter().map(|file| file.path.to_str().unwrap()).collect()
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn a_file_on_a_disk_that_hangs_is_private_and_holds_up_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let (disk, wake) = Disk::hanging("/gone");
+        let (gate, _out) = Gate::new(SharingStore::new(dir.path()), None, disk.clone());
+        assert_eq!(gate.configure(&Settings::default()), None);
+        let open = snapshot("/here", &["/gone/a.txt", "/here/b.txt"]);
+
+        let publishing = tokio::spawn({
+            let (gate, open) = (Arc::clone(&gate), open.clone());
+            async move { gate.publish(open).await }
+        });
+        // What Neovim's thread asks for the statusline waits for no disk.
+        let begun = Instant::now();
+        while !publishing.is_finished() {
+            let asked = Instant::now();
+            assert!(gate.sharing());
+            assert!(asked.elapsed() < PATIENCE / 2, "{:?}", asked.elapsed());
+            tokio::task::yield_now().await;
+        }
+        publishing.await.unwrap();
+        assert!(begun.elapsed() < PATIENCE * 5, "{:?}", begun.elapsed());
+        let again = Instant::now();
+        assert_eq!(names(&*gate.publish(open.clone()).await), ["/here/b.txt"]);
+        assert!(!gate.tells(Path::new("/gone/a.txt")).await);
+        assert!(again.elapsed() < PATIENCE, "it is waited for once: {:?}", again.elapsed());
+
+        drop(wake);
+        disk.late().await;
+        assert_eq!(names(&*gate.publish(open).await), ["/gone/a.txt", "/here/b.txt"]);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn what_was_said_counts_for_the_project_the_next_snapshot_names() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = SharingStore::new(dir.path());
+        let (gate, _out) = Gate::new(store.clone(), None, Disk::default());
+        gate.share(Share::Off, None);
+        assert!(!gate.publish(snapshot("/one", &["/one/a"])).await.sharing);
+        assert_eq!(store.get(Path::new("/one")).unwrap(), Share::Off);
+        assert!(gate.publish(snapshot("/two", &["/two/a"])).await.sharing);
+        gate.share(Share::Off, None);
+        // Neovim leaves before there is another snapshot.
+        gate.settle();
+        assert_eq!(store.get(Path::new("/two")).unwrap(), Share::Off);
+        assert!(!gate.publish(snapshot("/one", &["/one/a"])).await.sharing);
+        gate.share(Share::On, None);
+        assert!(gate.publish(snapshot("/one", &["/one/a"])).await.sharing);
+        assert_eq!(store.get(Path::new("/one")).unwrap(), Share::On);
     }
 }

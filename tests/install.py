@@ -385,7 +385,7 @@ def vim_pack(report, it, url):
         blocks = [block.split("```")[0] for block in f.read().split("```lua\n")[1:]]
     hook = [block for block in blocks if "PackChanged" in block]
     repo = it.repository()
-    config = hook[0].replace("https://github.com/gangway-nvim/gangway.nvim", f"file://{repo}")
+    config = hook[0].replace(dist.package("repository"), f"file://{repo}")
     config = config.replace("gangway.nvim\" })", "gangway.nvim\" }, { confirm = false })")
     it.init(f"vim.g.gangway_download_url = '{url}'\n{config}")
     home = os.path.join(it.folder, "home", "data", "nvim", "site", "pack", "core", "opt", "gangway.nvim")
@@ -400,11 +400,11 @@ def vim_pack(report, it, url):
 def real_lazy(report, it, url, lazy):
     """README's way: an empty home, lazy.nvim, and a git repository of the plugin."""
     home = os.path.join(it.folder, "home", "data", "nvim", "lazy", "gangway.nvim")
-    repo = it.repository()
+    repo, name = it.repository(), "/".join(dist.package("repository").split("/")[-2:])
 
     def spec(more):
         it.init(f"vim.opt.rtp:prepend('{lazy}')\nvim.g.gangway_download_url = '{url}'\n"
-                f"require('lazy').setup({{ {{ 'gangway-nvim/gangway.nvim', url = 'file://{repo}', {more} }} }}, "
+                f"require('lazy').setup({{ {{ '{name}', url = 'file://{repo}', {more} }} }}, "
                 "{ rocks = { enabled = false }, change_detection = { enabled = false } })")
 
     spec("opts = {}")

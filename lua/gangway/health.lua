@@ -240,7 +240,10 @@ local function installation(data)
     h.ok(('Library %s, %s: %s'):format(library.version, library.source, short(library.path or 'path unknown')))
     return
   end
-  h.error('No library: ' .. (library.problem or ''):gsub('\n.*', ''), vim.split(native.advice(), '\n'))
+  local problem = (library.problem or ''):gsub('\n.*', '')
+  -- Each file that was tried has a line of its own below.
+  local all = problem:match(':$') and 'No library could be loaded' or 'No library: ' .. problem
+  h.error(all, vim.split(native.advice(), '\n'))
   for _, attempt in ipairs(library.tried) do
     h.info(('tried %s: %s'):format(attempt.path, attempt.problem))
   end
@@ -249,8 +252,9 @@ end
 local function configuration(data)
   local h = vim.health
   h.start('Configuration')
-  for _, line in ipairs(data.options) do
-    h.warn(line, ':help gangway-config')
+  for index, line in ipairs(data.options) do
+    line = line:gsub(' %(see :help gangway%-config%)$', '')
+    h.warn(line, index == #data.options and { ':help gangway-config' } or nil)
   end
   if not data.library.version then
     h.info('the options cannot be checked without the library')

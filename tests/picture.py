@@ -22,12 +22,13 @@ import time
 import demo
 import terminal
 
-ROWS, COLUMNS = 17, 126
+ROWS, COLUMNS = 16, 126
 LABEL = "A review in Neovim: on the left the file on disk, on the right the proposal"
 LOOK = """
 -- No ruler and no message: what changes from run to run stays out of the picture; and only what is the plugin's.
 vim.o.ruler, vim.o.showcmd, vim.o.laststatus, vim.o.showtabline = false, false, 0, 0
 vim.o.foldcolumn, vim.o.signcolumn, vim.g.maplocalleader = '0', 'no', ','
+vim.opt.fillchars = { diff = '╱' }
 """
 
 BEFORE = '''\
@@ -37,10 +38,7 @@ CURRENCY = "EUR"
 
 
 def total(prices, discount):
-    sum = 0
-    for price in prices:
-        sum += price
-    return sum - sum * discount
+    return sum(prices) * (1 - discount)
 
 
 def label(amount):

@@ -110,7 +110,7 @@ function M.status_lines()
   section('Reviews', vim.tbl_map(function(review) return review.id .. '  ' .. describe(review) end, s.reviews))
   section('Lock files', vim.tbl_map(function(path) return vim.fn.fnamemodify(path, ':~') end, s.lock_files))
   local notes = vim.list_extend({}, s.notes or {})
-  if vim.iter(s.clients):any(function(client) return client.name == 'Claude Code' end) then
+  if vim.iter(s.clients):any(function(c) return c.name == 'Claude Code' end) then
     notes[#notes + 1] = 'Claude Code shows diffs here only in its manual permission mode (shift+tab there)'
   end
   for _, note in ipairs(notes) do

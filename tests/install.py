@@ -24,6 +24,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(ROOT, "scripts"))
 
 import dist  # noqa: E402
+import elf  # noqa: E402
 
 LIMIT = 120  # seconds for one Neovim
 NAME = "libgangway." + ("dylib" if sys.platform == "darwin" else "so")
@@ -425,6 +426,12 @@ def main():
     parser.add_argument("--nvim", action="append", help="a Neovim; may be given again")
     args = parser.parse_args()
     report = Report()
+    if elf.read(args.library):
+        argv = [sys.executable, os.path.join(ROOT, "scripts", "dist.py"), "--library", args.library, "--glibc", "2.1"]
+        with tempfile.TemporaryDirectory(prefix="gangway-install-") as folder:
+            done = subprocess.run([*argv, "--out", folder], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+            report.check("a library that asks for a newer glibc than it may is not packed",
+                         done.returncode == 1 and b"zigbuild" in done.stdout and not os.listdir(folder), done.stdout.decode())
     for nvim in args.nvim or [shutil.which("nvim")]:
         print(f"installing in {nvim}", flush=True)
         with tempfile.TemporaryDirectory(prefix="gangway-install-") as folder:

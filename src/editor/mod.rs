@@ -81,6 +81,7 @@ impl Editor {
             documents: RefCell::new(None),
             api,
         });
+        editor.keys.attach(&editor);
         editor.listen()?;
         editor.define_highlights()?;
         // Many changes, one job: the events themselves wait in the desk.

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use nvim_oxi::mlua::{IntoLua, Table};
 
-use super::api::{At, Buf, Result};
+use super::api::{At, Buf, Result, Win};
 use super::view::{Origin, View};
 use super::{Editor, diff_view, recover, refresh, winbar};
 use crate::config::Focus;
@@ -560,22 +560,39 @@ impl Stage {
     }
 
     fn command_line_left(&self, editor: &Rc<Editor>) -> Result<()> {
-        editor.keys.command_line_left()?;
-        if !editor.keys.says_write() {
-            return Ok(());
+        let _ = self;
+        editor.keys.command_line_left()
+    }
+
+    /// A proposal that a typed write would accept is in this window.
+    pub(super) fn may_be_written(&self, editor: &Rc<Editor>, win: Win) -> bool {
+        self.written_in(editor, win).is_some_and(|view| view.takes_writes())
+    }
+
+    /// For the rest of this turn a proposal shows as modified, so that a mapping that writes what
+    /// is modified writes it.
+    pub(super) fn show_unwritten(&self, editor: &Rc<Editor>, win: Win) -> Result<()> {
+        match self.written_in(editor, win) {
+            Some(view) => view.show_unwritten(editor),
+            None => Ok(()),
         }
-        let Some(win) = editor.keys.typed_in() else { return Ok(()) };
-        let buf = editor.api.win_buf(win)?;
-        if self.view_of_buf(buf).is_some() {
-            editor.later(move |editor| {
-                if let Some(view) = editor.stage.view_of_buf(buf)
-                    && let Err(error) = view.accept_unmodified_write(editor)
-                {
-                    tracing::warn!("typed write: {error}");
-                }
-            });
+    }
+
+    /// The turn of the main loop in which the user typed a key in `win` is over.
+    pub(super) fn turn_ended(&self, editor: &Rc<Editor>, win: Win, says_write: bool) {
+        for view in self.views() {
+            view.show_written(editor);
         }
-        Ok(())
+        if says_write
+            && let Some(view) = self.written_in(editor, win)
+            && let Err(error) = view.accept_unmodified_write(editor)
+        {
+            tracing::warn!("typed write: {error}");
+        }
+    }
+
+    fn written_in(&self, editor: &Rc<Editor>, win: Win) -> Option<Rc<View>> {
+        editor.api.win_buf(win).ok().and_then(|buf| self.view_of_buf(buf))
     }
 
     /// An edited proposal must not refuse `:qa`; the flag comes back if Neovim stays.

@@ -58,6 +58,8 @@ pub(super) struct View {
     pub(super) hunks: RefCell<Option<Rc<Hunks>>>,
     /// A recount of the hunks is under way.
     pub(super) counting: Cell<bool>,
+    /// It shows as modified for this turn only; `changedtick` at that.
+    shown_unwritten: Cell<Option<i64>>,
     group: Cell<Option<i64>>,
 }
 
@@ -121,6 +123,7 @@ impl View {
             previous_tab,
             hunks: RefCell::new(hunks),
             counting: Cell::new(false),
+            shown_unwritten: Cell::new(None),
             group: Cell::new(None),
         });
         // A key that cannot be mapped, say: what was opened goes again.
@@ -412,6 +415,34 @@ impl View {
         }
         let modified: bool = editor.api.option("modified", At::Buf(self.right))?;
         if modified { Ok(()) } else { self.accept(editor, false) }
+    }
+
+    /// A typed write would be taken for a verdict.
+    pub(super) fn takes_writes(&self) -> bool {
+        self.panes.borrow().is_some() && self.armed.get() && !self.decided.get()
+    }
+
+    /// 'modified', although nothing was changed, until `show_written`.
+    pub(super) fn show_unwritten(&self, editor: &Rc<Editor>) -> Result<()> {
+        let at = At::Buf(self.right);
+        if self.takes_writes() && !editor.api.option::<bool>("modified", at)? {
+            let _quiet = editor.api.quiet()?;
+            editor.api.set_option("modified", true, at)?;
+            self.shown_unwritten.set(Some(editor.api.changedtick(self.right)?));
+        }
+        Ok(())
+    }
+
+    pub(super) fn show_written(&self, editor: &Rc<Editor>) {
+        let api = &editor.api;
+        if let Some(tick) = self.shown_unwritten.take()
+            && api.buf_loaded(self.right)
+            && api.changedtick(self.right).is_ok_and(|now| now == tick)
+            && let Ok(_quiet) = api.quiet()
+            && let Err(error) = api.set_option("modified", false, At::Buf(self.right))
+        {
+            tracing::warn!("cannot reset 'modified': {error}");
+        }
     }
 
     // ---- keys in the panes

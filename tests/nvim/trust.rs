@@ -143,18 +143,68 @@ fn d26_an_autosave_in_the_right_pane_does_not_accept() {
     assert_eq!(pending.verdict(), Verdict::Saved(format!("{NEW}edited\n")));
 }
 
+/// The user's own keys for "write", and for other things, as a configuration would have them.
+const USERS_KEYS: &str = r#"
+    local map = vim.keymap.set
+    map('n', 'g1', '<Cmd>w<CR>')
+    map('n', 'g2', ':w<CR>')
+    map('n', 'g3', '<Cmd>update<CR>')
+    map('n', 'g4', '<cmd>silent! up<cr>')
+    map('n', 'g5', '<Cmd>x<CR>')
+    map('n', 'g6', function() vim.cmd.update() end)
+    map('n', 'g7', function() vim.cmd.x() end)
+    map('n', 'g8', function() vim.cmd('wq') end)
+    map('n', 'g9', vim.cmd.update)
+    map('n', '<Plug>(save)', '<Cmd>update<CR>')
+    map('n', 'ga', '<Plug>(save)', { remap = true })
+    map('n', 'gb', function() if vim.bo.modified then vim.cmd('silent update') end end)
+    map('i', '<C-s>', '<Esc><Cmd>update<CR>')
+    map('n', 'gd', '<Cmd>bdelete<CR>')
+    map('n', 'gq', function() vim.cmd.quit() end)
+    map('n', 'gw', '<Cmd>wall<CR>')
+    map('n', 'gl', function() vim.cmd.bdelete() end)
+    map('n', 'gx', '<Cmd>silent! wqall<CR>')
+"#;
+
 #[test]
-fn the_users_own_write_mappings_count_as_typed() {
-    for map in ["<Cmd>w<CR>", ":w<CR>"] {
-        let nvim = Nvim::builder()
-            .file("a.txt", OLD)
-            .after(&format!("vim.keymap.set('n', 'gs', '{map}')"))
-            .start();
-        let agent = Client::connect(&nvim, Dialect::Pi);
+fn the_users_own_write_mappings_accept_an_unedited_proposal() {
+    let nvim = Nvim::builder().file("a.txt", OLD).after(USERS_KEYS).start();
+    let agent = Client::connect(&nvim, Dialect::Pi);
+    let mappings =
+        ["g1", "g2", "g3", "g4", "g5", "g6", "g7", "g8", "g9", "ga", "gb", "i<C-s>"];
+    let typed = [":update<CR>", "q:iupdate<Esc><CR>", "q:ix<Esc><CR>", "q:iwq<CR>"];
+    for keys in mappings.into_iter().chain(typed) {
         let (pending, review) = reviewing(&nvim, &agent);
-        nvim.keys_in(&review.right, "gs");
-        assert_eq!(pending.verdict(), Verdict::Saved(NEW.into()), "{map}");
+        nvim.keys_in(&review.right, keys);
+        assert_eq!(pending.verdict(), Verdict::Saved(NEW.into()), "{keys}");
+        agent.close_tab(&pending);
+        nvim.wait_until("the panes to go", || nvim.panes().is_empty());
     }
+}
+
+#[test]
+fn mappings_that_close_an_unedited_proposal_reject_and_those_for_all_buffers_decide_nothing() {
+    let nvim = Nvim::builder().file("a.txt", OLD).after(USERS_KEYS).start();
+    let agent = Client::connect(&nvim, Dialect::Pi);
+    for keys in ["gd", "gq", "gl"] {
+        let (pending, review) = reviewing(&nvim, &agent);
+        nvim.keys_in(&review.right, keys);
+        assert_eq!(pending.verdict(), Verdict::Rejected, "{keys}");
+        nvim.wait_until("the panes to go", || nvim.panes().is_empty());
+    }
+    let (pending, review) = reviewing(&nvim, &agent);
+    nvim.keys_in(&review.right, "gw");
+    pending.assert_unanswered(Duration::from_millis(200));
+    nvim.keys_in(&review.right, "Gox<Esc>gw");
+    pending.assert_unanswered(Duration::from_millis(200));
+    nvim.dismiss_prompts();
+    // Without a key of the user's the same function says nothing, and the pane is as it was.
+    nvim.lua::<()>("vim.defer_fn(vim.fn.maparg('g6', 'n', false, true).callback, 10)", json!([]));
+    pending.assert_unanswered(Duration::from_millis(200));
+    nvim.keys_in(&review.left, "g6");
+    pending.assert_unanswered(Duration::from_millis(200));
+    nvim.keys_in(&review.right, "g3");
+    assert_eq!(pending.verdict(), Verdict::Saved(format!("{NEW}x\n")));
 }
 
 #[test]

@@ -525,6 +525,8 @@ impl Stage {
         on(&["WinEnter", "TabEnter"], Self::entered_window)?;
         on(&["CmdlineLeave"], Self::command_line_left)?;
         on(&["ExitPre"], Self::exit_asked)?;
+        on(&["QuitPre"], Self::quit_asked)?;
+        on(&["VimResized"], Self::resized)?;
         on(&["FocusLost"], |stage, editor| {
             editor.later(|editor| editor.stage.tick(editor));
             let _ = stage;
@@ -593,6 +595,38 @@ impl Stage {
 
     fn written_in(&self, editor: &Rc<Editor>, win: Win) -> Option<Rc<View>> {
         editor.api.win_buf(win).ok().and_then(|buf| self.view_of_buf(buf))
+    }
+
+    /// `:q` in the user's last window means Neovim, whatever waits in tab pages behind: ours close for
+    /// the moment, and stand ready again if Neovim stays (for the user's unsaved text).
+    fn quit_asked(&self, editor: &Rc<Editor>) -> Result<()> {
+        let api = &editor.api;
+        let quitting = api.current_win()?;
+        let wins: Vec<Win> = api.call("nvim_list_wins", ())?;
+        for win in wins {
+            let ours = self.is_pane(api.win_buf(win)?);
+            // Another window of the user's stays; or it is a pane that is closed.
+            if ours == (win == quitting) && (ours || !api.is_floating(win)?) {
+                return Ok(());
+            }
+        }
+        for view in self.views() {
+            view.step_aside(editor);
+        }
+        editor.later(|editor| {
+            for view in editor.stage.views() {
+                if let Err(error) = view.come_back(editor) {
+                    tracing::error!("cannot open a review again: {error}");
+                    view.reject(editor);
+                }
+            }
+        });
+        Ok(())
+    }
+
+    /// The panes do not share the room by themselves ('winfixwidth').
+    fn resized(&self, editor: &Rc<Editor>) -> Result<()> {
+        self.views().iter().try_for_each(|view| view.share_width(editor))
     }
 
     /// An edited proposal must not refuse `:qa`; the flag comes back if Neovim stays.

@@ -20,12 +20,16 @@ const ROOMY: i64 = 64;
 /// Below this an agent's name is cut to its first word, so that the keys stay.
 const NARROW: i64 = 48;
 
-/// Client text as literal winbar text: control and direction-changing characters become visible.
+/// Client text as literal winbar text.
 pub(super) fn literal(text: &str) -> String {
+    visible(text).replace('%', "%%")
+}
+
+/// Client text on one line: control and direction-changing characters become visible.
+pub(super) fn visible(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
-            '%' => out.push_str("%%"),
             '\t' => out.push(' '),
             '\n' => out.push('⏎'),
             c if c.is_control() || is_invisible(c) => {

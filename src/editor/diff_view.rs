@@ -100,11 +100,12 @@ pub(super) fn build(
     let serial = editor.next_serial();
     let left = pane(api, made, &panes.left, "nofile")?;
     let right = pane(api, made, &panes.right.body, "acwrite")?;
-    let name = |side: &str, path: &Path| {
-        format!("gangway://{serial}/{side}/{}", winbar::visible(&editor.short_path(path)))
+    // What matters stands last: Neovim's tab line shortens the folders of a name.
+    let name = |path: &Path, what: &str| {
+        format!("gangway://{serial}/{} ({what})", winbar::visible(&editor.short_path(path)))
     };
-    let left_name = name("disk", old_path);
-    let right_name = name("proposal", path);
+    let left_name = name(old_path, "on disk");
+    let right_name = name(path, "proposed");
     api.call::<()>("nvim_buf_set_name", (left, left_name.as_str()))?;
     api.call::<()>("nvim_buf_set_name", (right, right_name.as_str()))?;
     // Setting the name looks for a matching buffer type again on some versions.

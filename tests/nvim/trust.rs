@@ -467,45 +467,6 @@ fn a_panic_anywhere_leaves_neovim_running_with_one_message_and_a_backtrace_in_th
 }
 
 #[test]
-fn hundreds_of_reviews_leave_nothing_behind() {
-    let nvim = editor();
-    let agent = Client::connect(&nvim, Dialect::Pi);
-    let round = |i: usize| {
-        let pending = agent.open_diff(nvim.path("a.txt"), &format!("{NEW}{i}\n"));
-        nvim.wait_until("the panes", || !nvim.right_panes().is_empty());
-        match i % 3 {
-            0 => nvim.cmd("IdeAccept!"),
-            1 => nvim.cmd("IdeReject!"),
-            _ => agent.close_tab(&pending),
-        }
-        pending.verdict();
-        nvim.wait_until("the panes to go", || nvim.panes().is_empty());
-    };
-    (0..10).for_each(round);
-    nvim.settle(Duration::from_millis(300));
-    let groups = || -> String {
-        nvim.lua(
-            "local n = {}
-             for _, a in ipairs(vim.api.nvim_get_autocmds({})) do
-               local key = (a.group_name or '') .. ' ' .. a.event .. ' ' .. (a.buffer or '')
-               n[key] = (n[key] or 0) + 1
-             end
-             local out = {}
-             for k, v in pairs(n) do if v > 0 and k:find('gangway') then out[#out + 1] = k .. '=' .. v end end
-             table.sort(out) return table.concat(out, '; ')",
-            json!([]),
-        )
-    };
-    let before = nvim.counts();
-    let a = groups();
-    (0..200).for_each(round);
-    nvim.settle(Duration::from_millis(300));
-    nvim.lua::<()>("collectgarbage() collectgarbage()", json!([]));
-    let grown = before.grown(&nvim.counts(), 0);
-    assert!(grown.is_empty(), "{grown:?} {a}\n---\n{}", groups());
-}
-
-#[test]
 fn a_key_that_cannot_be_mapped_leaves_no_half_opened_review() {
     let nvim = Nvim::builder()
         .file("a.txt", OLD)

@@ -15,6 +15,8 @@ local bo = vim.bo[buf]
 local undolevels, modifiable = bo.undolevels, bo.modifiable
 bo.modifiable = true
 bo.undolevels = -1 -- the first u must not empty the pane
+-- Replacing a single line would let U bring it back.
+if vim.api.nvim_buf_line_count(buf) == 1 then vim.api.nvim_buf_set_lines(buf, 1, 1, true, { '' }) end
 vim.api.nvim_buf_set_lines(buf, 0, -1, true, lines)
 bo.undolevels = undolevels
 bo.modifiable = modifiable

@@ -732,3 +732,108 @@ fn marks_of_line_ends_follow_the_disk() {
     nvim.write("a.txt", "one\ntwo\nthree\n");
     nvim.wait_until("the marks to go", || marks().is_empty());
 }
+
+#[test]
+fn no_way_back_in_time_empties_the_proposal() {
+    let nvim = editor();
+    let agent = Client::connect(&nvim, Dialect::Pi);
+    let (pending, review) = reviewing(&nvim, &agent);
+    for keys in
+        [":earlier 1d<CR>", ":undo 0<CR>", "g-g-g-", "10u", "U", "Gox<Esc>:earlier 100f<CR>"]
+    {
+        nvim.keys_in(&review.right, keys);
+        nvim.settle(Duration::from_millis(50));
+        nvim.dismiss_prompts();
+        assert_eq!(nvim.lines(review.right.buf).join("\n") + "\n", NEW, "{keys}");
+    }
+    pending.assert_unanswered(Duration::from_millis(100));
+    nvim.keys_in(&review.right, ":w<CR>");
+    assert_eq!(pending.verdict(), Verdict::Saved(NEW.into()));
+}
+
+#[test]
+fn a_click_on_a_pane_its_winbar_or_the_line_between_decides_nothing() {
+    let nvim = Nvim::builder().tty(24, 80).file("a.txt", OLD).start();
+    nvim.cmd("set mouse=a");
+    let agent = Client::connect(&nvim, Dialect::Pi);
+    let (pending, review) = reviewing(&nvim, &agent);
+    for (row, col) in
+        [(1, 5), (1, 45), (1, 60), (1, 75), (5, 5), (5, 60), (5, 39), (22, 10), (22, 60)]
+    {
+        for button in ["left", "middle"] {
+            let press = json!([button, "press", "", 0, row, col]);
+            nvim.call("nvim_input_mouse", press);
+            nvim.call("nvim_input_mouse", json!([button, "release", "", 0, row, col]));
+            nvim.settle(Duration::from_millis(20));
+            nvim.input("<Esc>");
+        }
+    }
+    pending.assert_unanswered(Duration::from_millis(200));
+    assert_eq!(nvim.panes().len(), 2);
+    assert_eq!(nvim.lines(review.right.buf).join("\n") + "\n", NEW);
+    nvim.accept(&review);
+    assert_eq!(pending.verdict(), Verdict::Saved(NEW.into()));
+}
+
+#[test]
+fn a_link_that_leads_elsewhere_meanwhile_harms_neither_file() {
+    let nvim = Nvim::builder().write("one.txt", OLD).write("two.txt", "the other\n").start();
+    let link = nvim.path("link.txt");
+    std::os::unix::fs::symlink("one.txt", &link).unwrap();
+    let agent = Client::connect(&nvim, Dialect::Pi);
+    let pending = agent.open_diff(&link, NEW);
+    let review = nvim.shown(&pending);
+    std::fs::remove_file(&link).unwrap();
+    std::os::unix::fs::symlink("two.txt", &link).unwrap();
+    nvim.settle(Duration::from_millis(300));
+    pending.assert_unanswered(Duration::from_millis(100));
+    assert_eq!(nvim.lines(review.right.buf).join("\n") + "\n", NEW);
+    nvim.accept(&review);
+    assert_eq!(pending.verdict(), Verdict::Saved(NEW.into()));
+    nvim.wait_until("the panes to go", || nvim.panes().is_empty());
+    assert_eq!(nvim.read("one.txt"), OLD.as_bytes());
+    assert_eq!(nvim.read("two.txt"), b"the other\n");
+}
+
+#[test]
+fn pings_are_answered_and_the_winbar_says_so_while_something_huge_is_reviewed() {
+    let lines = |word: &str| -> String { (0..200_000).map(|i| format!("{word} {i}\n")).collect() };
+    let long = |word: &str| -> String { word.repeat(5_000_000 / word.len()) };
+    for (what, old, new, note) in [
+        ("200 000 changed lines", lines("old"), lines("new"), "+200000"),
+        ("a line of 5 MB", long("old "), long("new "), "too large for diff colours"),
+    ] {
+        let nvim = Nvim::builder().write("big.txt", &old).start();
+        nvim.cmd("set columns=200");
+        let agent = Client::connect(&nvim, Dialect::Pi);
+        let pending = agent.open_diff(nvim.path("big.txt"), &new);
+        let mut slowest = Duration::ZERO;
+        let shown = poll(Duration::from_secs(60), || {
+            slowest = slowest.max(agent.ping());
+            let seen: bool = nvim.lua_within(
+                Duration::from_secs(60),
+                "for _, buf in ipairs(vim.api.nvim_list_bufs()) do
+                   if vim.bo[buf].buftype == 'acwrite' then return true end end return false",
+                json!([]),
+            );
+            seen.then_some(())
+        });
+        assert!(shown.is_some(), "{what}: never shown");
+        assert!(slowest < Duration::from_secs(1), "{what}: a pong took {slowest:?}");
+        let bar = || -> String {
+            nvim.lua_within(
+                Duration::from_secs(60),
+                "for _, win in ipairs(vim.api.nvim_list_wins()) do
+                   local buf = vim.api.nvim_win_get_buf(win)
+                   if vim.bo[buf].buftype == 'acwrite' then return vim.wo[win].winbar end end
+                 return ''",
+                json!([]),
+            )
+        };
+        let said = poll(Duration::from_secs(60), || bar().contains(note).then_some(()));
+        assert!(said.is_some(), "{what}: {}", bar());
+        nvim.cmd("IdeAccept!");
+        let verdict = pending.verdict_within(Duration::from_secs(60));
+        assert!(matches!(&verdict, Verdict::Saved(text) if *text == new), "{what}");
+    }
+}

@@ -25,6 +25,7 @@ use std::time::{Duration, Instant};
 
 use nvim_oxi::mlua::{self, FromLuaMulti, Function, IntoLuaMulti, Lua, Table};
 
+use bridge::Due;
 pub use bridge::{Bridge, Gone};
 
 use crate::config::Settings;
@@ -37,6 +38,13 @@ use keys::Keys;
 use owed::Owed;
 use stage::Stage;
 use view::View;
+
+/// Rings where a terminal shows this Neovim, and writes to nothing else.
+const BELL: &str = "
+if vim.api.nvim_ui_send then return vim.api.nvim_ui_send('\\a') end
+local function terminal(ui) return ui.stdout_tty end
+if vim.iter(vim.api.nvim_list_uis()):any(terminal) then io.stdout:write('\\a') end
+";
 
 pub struct Editor {
     pub api: Api,
@@ -90,13 +98,11 @@ impl Editor {
         editor.listen()?;
         editor.define_highlights()?;
         // Many changes, one job: the events themselves wait in the desk.
-        let queued = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let news = Due::default();
         desk.listen(move || {
-            use std::sync::atomic::Ordering;
-            if !queued.swap(true, Ordering::AcqRel) {
-                let queued = std::sync::Arc::clone(&queued);
+            if let Some(claim) = news.claim() {
                 bridge.post(move |editor| {
-                    queued.store(false, Ordering::Release);
+                    drop(claim);
                     editor.stage.desk_changed(editor);
                 });
             }
@@ -134,6 +140,7 @@ impl Editor {
     }
 
     pub fn stop_watching(&self) {
+        self.refresh.stop();
         let (watch, documents) = (self.watch.take(), self.documents.take());
         let removed = watch.map(|w| w.remove()).into_iter().chain(documents.map(|d| d.remove()));
         for error in removed.filter_map(Result::err) {
@@ -275,7 +282,7 @@ impl Editor {
 
     pub(crate) fn ring(&self) {
         if self.settings().bell {
-            let ring = self.api.chunk("bell", "io.stdout:write('\\a')");
+            let ring = self.api.chunk("bell", BELL);
             let _ = ring.and_then(|ring| ring.call::<()>(()));
         }
     }

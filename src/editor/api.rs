@@ -166,6 +166,11 @@ impl Api {
         self.call("nvim_win_get_buf", win)
     }
 
+    pub fn is_floating(&self, win: Win) -> Result<bool> {
+        let config: Table = self.call("nvim_win_get_config", win)?;
+        Ok(config.get::<Option<String>>("relative")?.is_some_and(|to| !to.is_empty()))
+    }
+
     pub fn win_tab(&self, win: Win) -> Result<Tab> {
         self.call("nvim_win_get_tabpage", win)
     }
@@ -348,18 +353,22 @@ impl Api {
         self.call("nvim_del_augroup_by_id", group)
     }
 
-    /// A `User` event with data; a user's handler that throws is logged, not ours to fail on.
+    /// A `User` event with data. A user's handler that throws is not ours to fail on: it is told
+    /// once for each event.
     pub fn user_event(&self, pattern: &str, data: Table) {
-        let fire = || -> Result<()> {
-            let opts = self.opts([
-                ("pattern", pattern.into_lua(&self.lua)?),
-                ("data", Value::Table(data)),
-                ("modeline", Value::Boolean(false)),
-            ])?;
-            self.call("nvim_exec_autocmds", ("User", opts))
+        let fire = || -> Result<Option<mlua::String>> {
+            let require: Function = self.lua.globals().get("require")?;
+            let event: Table = require.call("gangway.event")?;
+            event.get::<Function>("fire")?.call((pattern, data))
         };
-        if let Err(error) = fire() {
-            tracing::warn!("a handler of {pattern} failed: {error}");
+        match fire() {
+            Ok(None) => {}
+            Ok(Some(failure)) => {
+                let failure = failure.to_string_lossy();
+                tracing::warn!("a handler of {pattern} failed: {failure}");
+                self.notify(&format!("your handler of {pattern} failed: {failure}"), 4);
+            }
+            Err(error) => tracing::warn!("{pattern}: {error}"),
         }
     }
 

@@ -8,9 +8,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::Editor;
-use super::api::{At, Buf, Result};
+use super::api::{Api, At, Buf, Result};
 use super::diff_view::{open_tab, pane, plain_window};
-use super::view::Built;
+use super::view::{Built, Place};
 use super::winbar::is_invisible;
 use crate::review::{Kind, Review};
 
@@ -23,12 +23,17 @@ pub(super) fn build(
     let buf = pane(api, made, &question(review), "nofile")?;
     let right_name = format!("gangway://{}/{}", editor.next_serial(), review.kind.name());
     api.call::<()>("nvim_buf_set_name", (buf, right_name.as_str()))?;
+    let place = open_window(api, buf)?;
+    Ok(Built { right: buf, right_name, left_name: String::new(), left: None, place })
+}
+
+pub(super) fn open_window(api: &Api, buf: Buf) -> Result<Place> {
     let win = open_tab(api, buf)?;
     plain_window(api, win)?;
     for (name, value) in [("winfixbuf", true), ("wrap", true), ("number", false)] {
         api.set_option(name, value, At::Win(win))?;
     }
-    Ok(Built { right: buf, right_name, right_win: win, left: None, left_win: None })
+    Ok(Place { tab: api.win_tab(win)?, right_win: win, left_win: None })
 }
 
 /// The text of the pane.

@@ -13,7 +13,7 @@ use std::time::Duration;
 use nvim_oxi::mlua::{self, IntoLua, Table, Value};
 
 use super::api::{Api, At, Buf, Result, Win};
-use super::view::{Built, View};
+use super::view::{Built, Place, View};
 use super::{Editor, winbar};
 use crate::review::hunks::{Hunk, Hunks};
 use crate::review::two_panes::{Detail, TwoPanes};
@@ -100,21 +100,43 @@ pub(super) fn build(
     let serial = editor.next_serial();
     let left = pane(api, made, &panes.left, "nofile")?;
     let right = pane(api, made, &panes.right.body, "acwrite")?;
-    let name =
-        |side: &str, path: &Path| format!("gangway://{serial}/{side}/{}", editor.short_path(path));
-    let left_name = name("disk", old_path);
-    let right_name = name("proposal", path);
-    api.call::<()>("nvim_buf_set_name", (left, left_name))?;
+    // What matters stands last: Neovim's tab line shortens the folders of a name.
+    let name = |path: &Path, what: &str| {
+        format!("gangway://{serial}/{} ({what})", winbar::visible(&editor.short_path(path)))
+    };
+    let left_name = name(old_path, "on disk");
+    let right_name = name(path, "proposed");
+    api.call::<()>("nvim_buf_set_name", (left, left_name.as_str()))?;
     api.call::<()>("nvim_buf_set_name", (right, right_name.as_str()))?;
     // Setting the name looks for a matching buffer type again on some versions.
     api.set_option("buftype", "acwrite", At::Buf(right))?;
     mark_line_ends(api, left, &panes.left_odd_ends, panes.left_unterminated)?;
     mark_line_ends(api, right, &panes.right_odd_ends, panes.right_unterminated)?;
 
+    borrow_indentation(editor, path, right);
+    let place = open_windows(editor, left, right, panes)?;
+    highlight_later(editor, path, [left, right], panes.detail);
+    Ok(Built { right, right_name, left_name, left: Some(left), place })
+}
+
+/// The two windows, in a tab page behind the present one; the right one becomes current.
+pub(super) fn open_windows(
+    editor: &Rc<Editor>,
+    left: Buf,
+    right: Buf,
+    panes: &TwoPanes,
+) -> Result<Place> {
+    let api = &editor.api;
     let left_win = open_tab(api, left)?;
-    let opts =
-        api.opts([("split", "right".into_lua(&api.lua)?), ("win", left_win.into_lua(&api.lua)?)])?;
-    let right_win: Win = api.call("nvim_open_win", (right, true, opts))?;
+    let split = |where_to: &str| -> Result<Win> {
+        let opts = api.opts([
+            ("split", where_to.into_lua(&api.lua)?),
+            ("win", left_win.into_lua(&api.lua)?),
+        ])?;
+        api.call("nvim_open_win", (right, true, opts))
+    };
+    // One above the other where a large 'winminwidth' leaves no room side by side.
+    let right_win = split("right").or_else(|_| split("below"))?;
     for win in [left_win, right_win] {
         plain_window(api, win)?;
     }
@@ -125,13 +147,28 @@ pub(super) fn build(
     }
     for win in [left_win, right_win] {
         api.set_option("winfixbuf", true, At::Win(win))?;
+        // Else a large 'winwidth' of the user's would take the room of the other pane.
+        api.set_option("winfixwidth", true, At::Win(win))?;
     }
+    share_width(api, left_win, right_win)?;
     for win in [left_win, right_win] {
         show_line(api, win, i64::from(panes.first_change) + 1)?;
     }
-    borrow_indentation(editor, path, right);
-    highlight_later(editor, path, [left, right], panes.detail);
-    Ok(Built { right, right_name, right_win, left: Some(left), left_win: Some(left_win) })
+    Ok(Place { tab: api.win_tab(right_win)?, right_win, left_win: Some(left_win) })
+}
+
+/// Half of the room for each, if they are side by side.
+pub(super) fn share_width(api: &Api, left: Win, right: Win) -> Result<()> {
+    let column = |win: Win| -> Result<i64> {
+        let [_, column]: [i64; 2] = api.call("nvim_win_get_position", win)?;
+        Ok(column)
+    };
+    if column(left)? == column(right)? {
+        return Ok(());
+    }
+    let width = |win: Win| api.call::<i64>("nvim_win_get_width", win);
+    let half = i64::midpoint(width(left)?, width(right)?);
+    api.call("nvim_win_set_width", (left, half))
 }
 
 /// One pane's buffer: scratch in every respect, filled, not modifiable.
@@ -210,11 +247,9 @@ fn show_line(api: &Api, win: Win, line: i64) -> Result<()> {
 }
 
 /// Line ends cannot be coloured as changes: an unusual one, and a missing last one, get a mark.
-fn mark_line_ends(api: &Api, buf: Buf, odd: &[u32], unterminated: bool) -> Result<()> {
-    if odd.is_empty() && !unterminated {
-        return Ok(());
-    }
+pub(super) fn mark_line_ends(api: &Api, buf: Buf, odd: &[u32], unterminated: bool) -> Result<()> {
     let namespace: i64 = api.call("nvim_create_namespace", "gangway_line_ends")?;
+    api.call::<()>("nvim_buf_clear_namespace", (buf, namespace, 0, -1))?;
     let mark = |line: i64, text: &str| -> Result<()> {
         let chunk = vec![text.to_owned(), "GangwayLineEnd".to_owned()];
         let opts = api.opts([
@@ -453,15 +488,41 @@ pub(super) fn write_copy(
         }
         Err(error) => api.notify(&format!("cannot write a copy to {shown}: {error}"), 4),
     }
-    // `:saveas` has renamed the pane; it keeps its own name.
+    // `:saveas` renames the pane, but does not say so (BufFilePost) on all Neovims.
     let (right, name) = (view.right, view.right_name.clone());
-    editor.later(move |editor| {
-        let api = &editor.api;
-        if api.buf_valid(right)
-            && api.buf_name(right).is_ok_and(|n| &*n.as_bytes() != name.as_bytes())
-        {
-            let _ = api.call::<()>("nvim_buf_set_name", (right, name.as_str()));
-        }
-    });
+    editor.later(move |editor| keep_name(editor, right, &name));
     Ok(())
+}
+
+/// `:file` and `:saveas` have given a pane another name, and left a buffer of the old one behind.
+pub(super) fn keep_name(editor: &Rc<Editor>, pane: Buf, name: &str) {
+    let api = &editor.api;
+    let named = |buf: Buf| api.buf_name(buf).is_ok_and(|n| &*n.as_bytes() == name.as_bytes());
+    if !api.buf_valid(pane) || named(pane) {
+        return;
+    }
+    let renamed = || -> Result<()> {
+        let _quiet = api.quiet()?;
+        let given = api.buf_name(pane)?;
+        let of_this_name = |wanted: &[u8]| -> Result<Vec<Buf>> {
+            let all: Vec<Buf> = api.call("nvim_list_bufs", ())?;
+            Ok(all
+                .into_iter()
+                .filter(|buf| *buf != pane && !api.buf_loaded(*buf))
+                .filter(|buf| api.buf_name(*buf).is_ok_and(|n| &*n.as_bytes() == wanted))
+                .collect())
+        };
+        for buf in of_this_name(name.as_bytes())? {
+            api.delete_buf(buf)?;
+        }
+        api.call::<()>("nvim_buf_set_name", (pane, name))?;
+        for buf in of_this_name(&given.as_bytes())? {
+            api.delete_buf(buf)?;
+        }
+        api.set_option("buflisted", false, At::Buf(pane))
+    };
+    match renamed() {
+        Ok(()) => api.notify("a pane keeps its name; :w NAME writes a copy", 2),
+        Err(error) => tracing::warn!("a pane has lost its name: {error}"),
+    }
 }

@@ -4,13 +4,17 @@
 //! exists or the user is in a terminal (whether the last key there was `<CR>` decides if a review
 //! may come into view). A key marks the present turn of the main loop; `vim.schedule` ends the
 //! turn, so timers, autocommands and RPC commands find it unmarked.
+//!
+//! Neovim fires no event for a `:update` or `:x` of an unmodified buffer, so what a command line or
+//! a mapping says is looked into, and the user's word for "write" is passed on.
 
 use std::cell::{Cell, RefCell};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
 
 use nvim_oxi::mlua::{self, Function, Table, Value};
 
+use super::Editor;
 use super::api::{Api, Result, Win};
 
 /// Commands that write many buffers at once, or a buffer on the way to another one: never a word
@@ -47,6 +51,11 @@ const WRITES: [&str; 5] = ["write", "wq", "xit", "exit", "update"];
 /// How many commands of one line, and user commands within user commands, are looked into.
 const MAX_COMMANDS: usize = 16;
 
+/// What a key becomes when a mapping runs a command without a command line (`<Cmd>`), or a Lua
+/// function.
+const COMMAND_KEY: &[u8] = b"\x80\xfdh";
+const LUA_KEY: &[u8] = b"\x80\xfdg";
+
 struct State {
     /// `None` until the first key is heard.
     last_key: Cell<Option<Instant>>,
@@ -56,6 +65,9 @@ struct State {
     /// `None`: no command line was left in this turn.
     command_line: RefCell<Option<Vec<Command>>>,
     last_was_suspend: Cell<bool>,
+    /// The keys before any mapping, of the last key in this turn that was typed.
+    typed: RefCell<Vec<u8>>,
+    editor: RefCell<Weak<Editor>>,
 }
 
 pub struct Keys {
@@ -74,11 +86,18 @@ impl Keys {
             turn: Cell::new(None),
             command_line: RefCell::new(None),
             last_was_suspend: Cell::new(false),
+            typed: RefCell::default(),
+            editor: RefCell::default(),
         });
         let ended = Rc::clone(&state);
         let end_turn = api.lua.create_function(move |_, ()| {
-            ended.turn.set(None);
-            ended.command_line.borrow_mut().take();
+            let win = ended.turn.take();
+            let commands = ended.command_line.take();
+            ended.typed.borrow_mut().clear();
+            if let (Some(win), Some(editor)) = (win, ended.editor.borrow().upgrade()) {
+                let says_write = commands.as_deref().is_some_and(say_write);
+                editor.stage.turn_ended(&editor, win, says_write);
+            }
             Ok(())
         })?;
         let vim: Table = api.lua.globals().get("vim")?;
@@ -94,17 +113,36 @@ impl Keys {
                 return Ok(());
             }
             heard.last_key.set(Some(Instant::now()));
-            let enter = matches!(&key, Value::String(s) if &*s.as_bytes() == b"\r");
-            heard.last_was_enter.set(enter);
-            let suspend = matches!(&key, Value::String(s) if &*s.as_bytes() == b"\x1a");
-            heard.last_was_suspend.set(suspend);
+            let is = |bytes: &[u8]| matches!(&key, Value::String(s) if &*s.as_bytes() == bytes);
+            heard.last_was_enter.set(is(b"\r"));
+            heard.last_was_suspend.set(is(b"\x1a"));
             let first = heard.turn.get().is_none();
-            heard.turn.set(Some(current_win.call(())?));
-            if first { schedule.call::<()>(&end_turn) } else { Ok(()) }
+            let win = current_win.call(())?;
+            heard.turn.set(Some(win));
+            if !made_up && let Value::String(typed) = &typed {
+                let mut last = heard.typed.borrow_mut();
+                last.clear();
+                last.extend_from_slice(&typed.as_bytes());
+            }
+            if first {
+                schedule.call::<()>(&end_turn)?;
+            }
+            if (is(COMMAND_KEY) || is(LUA_KEY))
+                && let Some(editor) = heard.editor.borrow().upgrade()
+                && let Err(error) = editor.keys.mapping_runs(&editor, win)
+            {
+                tracing::debug!("cannot look into a mapping: {error}");
+            }
+            Ok(())
         })?;
         let namespace = api.call("nvim_create_namespace", "gangway_keys")?;
         let listening = Cell::new(false);
         Ok(Self { api: api.clone(), state, namespace, on_key, listening })
+    }
+
+    /// Who is told what the user's keys say.
+    pub fn attach(&self, editor: &Rc<Editor>) {
+        *self.state.editor.borrow_mut() = Rc::downgrade(editor);
     }
 
     /// Starts or stops listening; cheap to call with the same value.
@@ -151,6 +189,10 @@ impl Keys {
         if aborted || kind != ":" {
             return Ok(());
         }
+        // From the command-line window: the key was typed in a window that is gone by now.
+        if self.state.turn.get().is_some_and(|win| !self.api.win_valid(win)) {
+            self.state.turn.set(Some(self.api.current_win()?));
+        }
         let line: mlua::String = self.api.func("getcmdline", ())?;
         let mut commands = Vec::new();
         self.look_into(Value::String(line), &mut commands);
@@ -186,6 +228,31 @@ impl Keys {
         }
     }
 
+    /// A mapping that was typed in `win` begins to run a command, or a Lua function, without a
+    /// command line.
+    fn mapping_runs(&self, editor: &Rc<Editor>, win: Win) -> Result<()> {
+        if !editor.stage.may_be_written(editor, win) {
+            return Ok(());
+        }
+        let typed = self.api.lua.create_string(&*self.state.typed.borrow())?;
+        let look = self.api.chunk("mapping", include_str!("mapping.lua"))?;
+        let (kind, texts): (String, Vec<mlua::String>) = look.call(typed)?;
+        let mut commands = Vec::new();
+        for text in texts {
+            self.look_into(Value::String(text), &mut commands);
+        }
+        let writes = commands.iter().any(|c| WRITES.contains(&c.name.as_str()));
+        if kind == "lua" {
+            // What it will do nobody can know; it sees the proposal as what it is, not yet written.
+            if writes {
+                editor.stage.show_unwritten(editor, win)?;
+            }
+        } else if writes || commands.iter().any(is_about_many) {
+            *self.state.command_line.borrow_mut() = Some(commands);
+        }
+        Ok(())
+    }
+
     /// What a user command stands for; empty when that is a Lua function.
     fn definition(&self, name: &str) -> Option<String> {
         if !name.starts_with(|c: char| c.is_ascii_uppercase()) {
@@ -212,8 +279,7 @@ impl Keys {
             None => !self.state.last_was_suspend.get(),
             Some(commands) => {
                 let writes = |c: &Command| c.opaque || WRITES.contains(&c.name.as_str());
-                let many = |c: &Command| NOT_ABOUT_ONE_BUFFER.contains(&c.name.as_str());
-                commands.iter().any(writes) && !commands.iter().any(many)
+                commands.iter().any(writes) && !commands.iter().any(is_about_many)
             }
         }
     }
@@ -222,7 +288,15 @@ impl Keys {
     /// write an unmodified buffer for it.
     #[must_use]
     pub fn says_write(&self) -> bool {
-        let says = |c: &Command| c.bare && WRITES.contains(&c.name.as_str());
-        self.state.command_line.borrow().as_ref().is_some_and(|commands| commands.iter().any(says))
+        self.state.command_line.borrow().as_deref().is_some_and(say_write)
     }
+}
+
+fn is_about_many(command: &Command) -> bool {
+    NOT_ABOUT_ONE_BUFFER.contains(&command.name.as_str())
+}
+
+fn say_write(commands: &[Command]) -> bool {
+    commands.iter().any(|c| c.bare && WRITES.contains(&c.name.as_str()))
+        && !commands.iter().any(is_about_many)
 }

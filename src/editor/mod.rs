@@ -10,6 +10,7 @@ pub mod bridge;
 mod diff_view;
 pub mod documents;
 mod keys;
+mod owed;
 mod recover;
 mod refresh;
 pub mod stage;
@@ -34,6 +35,7 @@ use crate::review::desk::Desk;
 use crate::review::{Review, Verdict};
 use api::{Api, At, Buf, Result};
 use keys::Keys;
+use owed::Owed;
 use stage::Stage;
 use view::View;
 
@@ -64,6 +66,8 @@ pub struct Editor {
     serial: Cell<u64>,
     watch: RefCell<Option<Rc<watch::Watch>>>,
     documents: RefCell<Option<Rc<documents::Documents>>>,
+    /// Verdicts that a worker is still working out.
+    pub(crate) owed: Owed,
     group: i64,
 }
 
@@ -87,8 +91,10 @@ impl Editor {
             serial: Cell::new(0),
             watch: RefCell::new(None),
             documents: RefCell::new(None),
+            owed: Owed::default(),
             api,
         });
+        editor.keys.attach(&editor);
         editor.listen()?;
         editor.define_highlights()?;
         // Many changes, one job: the events themselves wait in the desk.
@@ -265,7 +271,7 @@ impl Editor {
     /// "a change to src/main.rs", "a command".
     pub(crate) fn what(&self, review: &Review) -> String {
         match review.kind.path() {
-            Some(path) => winbar::literal(&self.short_path(path)).replace("%%", "%"),
+            Some(path) => winbar::visible(&self.short_path(path)),
             None => format!("a {}", review.kind.name()),
         }
     }
@@ -291,7 +297,7 @@ impl Editor {
         let data = || -> Result<Table> {
             let data = stage::describe(self, &view.review)?;
             data.set("buffers", view.bufs().map(|buf| buf.0).collect::<Vec<_>>())?;
-            data.set("tabpage", view.tab)?;
+            data.set("tabpage", view.tab())?;
             Ok(data)
         };
         match data() {

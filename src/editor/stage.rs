@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use nvim_oxi::mlua::{IntoLua, Table};
 
-use super::api::{At, Buf, Result};
+use super::api::{At, Buf, Result, Win};
 use super::bridge::Due;
 use super::view::{Origin, View};
 use super::{Editor, diff_view, recover, refresh, winbar};
@@ -567,6 +567,8 @@ impl Stage {
         on(&["WinEnter", "TabEnter"], Self::entered_window)?;
         on(&["CmdlineLeave"], Self::command_line_left)?;
         on(&["ExitPre"], Self::exit_asked)?;
+        on(&["QuitPre"], Self::quit_asked)?;
+        on(&["VimResized"], Self::resized)?;
         on(&["FocusLost"], |stage, editor| {
             editor.later(|editor| editor.stage.tick(editor));
             let _ = stage;
@@ -602,22 +604,71 @@ impl Stage {
     }
 
     fn command_line_left(&self, editor: &Rc<Editor>) -> Result<()> {
-        editor.keys.command_line_left()?;
-        if !editor.keys.says_write() {
-            return Ok(());
+        let _ = self;
+        editor.keys.command_line_left()
+    }
+
+    /// A proposal that a typed write would accept is in this window.
+    pub(super) fn may_be_written(&self, editor: &Rc<Editor>, win: Win) -> bool {
+        self.written_in(editor, win).is_some_and(|view| view.takes_writes())
+    }
+
+    /// For the rest of this turn a proposal shows as modified, so that a mapping that writes what
+    /// is modified writes it.
+    pub(super) fn show_unwritten(&self, editor: &Rc<Editor>, win: Win) -> Result<()> {
+        match self.written_in(editor, win) {
+            Some(view) => view.show_unwritten(editor),
+            None => Ok(()),
         }
-        let Some(win) = editor.keys.typed_in() else { return Ok(()) };
-        let buf = editor.api.win_buf(win)?;
-        if self.view_of_buf(buf).is_some() {
-            editor.later(move |editor| {
-                if let Some(view) = editor.stage.view_of_buf(buf)
-                    && let Err(error) = view.accept_unmodified_write(editor)
-                {
-                    tracing::warn!("typed write: {error}");
+    }
+
+    /// The turn of the main loop in which the user typed a key in `win` is over.
+    pub(super) fn turn_ended(&self, editor: &Rc<Editor>, win: Win, says_write: bool) {
+        for view in self.views() {
+            view.show_written(editor);
+        }
+        if says_write
+            && let Some(view) = self.written_in(editor, win)
+            && let Err(error) = view.accept_unmodified_write(editor)
+        {
+            tracing::warn!("typed write: {error}");
+        }
+    }
+
+    fn written_in(&self, editor: &Rc<Editor>, win: Win) -> Option<Rc<View>> {
+        editor.api.win_buf(win).ok().and_then(|buf| self.view_of_buf(buf))
+    }
+
+    /// `:q` in the user's last window means Neovim, whatever waits in tab pages behind: ours close for
+    /// the moment, and stand ready again if Neovim stays (for the user's unsaved text).
+    fn quit_asked(&self, editor: &Rc<Editor>) -> Result<()> {
+        let api = &editor.api;
+        let quitting = api.current_win()?;
+        let wins: Vec<Win> = api.call("nvim_list_wins", ())?;
+        for win in wins {
+            let ours = self.is_pane(api.win_buf(win)?);
+            // Another window of the user's stays; or it is a pane that is closed.
+            if ours == (win == quitting) && (ours || !api.is_floating(win)?) {
+                return Ok(());
+            }
+        }
+        for view in self.views() {
+            view.step_aside(editor);
+        }
+        editor.later(|editor| {
+            for view in editor.stage.views() {
+                if let Err(error) = view.come_back(editor) {
+                    tracing::error!("cannot open a review again: {error}");
+                    view.reject(editor);
                 }
-            });
-        }
+            }
+        });
         Ok(())
+    }
+
+    /// The panes do not share the room by themselves ('winfixwidth').
+    fn resized(&self, editor: &Rc<Editor>) -> Result<()> {
+        self.views().iter().try_for_each(|view| view.share_width(editor))
     }
 
     /// An edited proposal must not refuse `:qa`; the flag comes back if Neovim stays.

@@ -38,10 +38,11 @@ pub(super) struct View {
     /// The pane that is decided on: the proposal, or the question.
     pub(super) right: Buf,
     pub(super) right_name: String,
+    left_name: String,
     pub(super) left: Option<Buf>,
-    pub(super) tab: Tab,
-    pub(super) right_win: Win,
-    pub(super) left_win: Option<Win>,
+    place: Cell<Place>,
+    /// Its windows are closed for the moment; see `step_aside`.
+    aside: Cell<bool>,
     /// `changedtick` of the right buffer right after filling: the same means untouched.
     filled_at: Cell<i64>,
     /// It was before the user's eyes since then.
@@ -58,16 +59,26 @@ pub(super) struct View {
     pub(super) hunks: RefCell<Option<Rc<Hunks>>>,
     /// A recount of the hunks is under way.
     pub(super) counting: Cell<bool>,
+    /// It shows as modified for this turn only; `changedtick` at that.
+    shown_unwritten: Cell<Option<i64>>,
     group: Cell<Option<i64>>,
+}
+
+/// Where a view was opened.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place {
+    pub(super) tab: Tab,
+    pub(super) right_win: Win,
+    pub(super) left_win: Option<Win>,
 }
 
 /// What a builder (`diff_view`, `ask_view`) has made, current window and all.
 pub(super) struct Built {
     pub(super) right: Buf,
     pub(super) right_name: String,
-    pub(super) right_win: Win,
+    pub(super) left_name: String,
     pub(super) left: Option<Buf>,
-    pub(super) left_win: Option<Win>,
+    pub(super) place: Place,
 }
 
 impl View {
@@ -105,14 +116,14 @@ impl View {
         let view = Rc::new(Self {
             review: Arc::clone(review),
             on_disk: on_disk.to_owned(),
-            tab: api.win_tab(built.right_win)?,
+            place: Cell::new(built.place),
+            aside: Cell::new(false),
             filled_at: Cell::new(api.changedtick(built.right)?),
             panes: RefCell::new(panes),
             right: built.right,
             right_name: built.right_name,
+            left_name: built.left_name,
             left: built.left,
-            right_win: built.right_win,
-            left_win: built.left_win,
             seen_since: Cell::new(None),
             armed: Cell::new(false),
             decided: Cell::new(false),
@@ -121,6 +132,7 @@ impl View {
             previous_tab,
             hunks: RefCell::new(hunks),
             counting: Cell::new(false),
+            shown_unwritten: Cell::new(None),
             group: Cell::new(None),
         });
         // A key that cannot be mapped, say: what was opened goes again.
@@ -157,12 +169,22 @@ impl View {
             return Ok(());
         };
         editor.api.fill(left, &panes.left)?;
+        diff_view::mark_line_ends(
+            &editor.api,
+            left,
+            &panes.left_odd_ends,
+            panes.left_unterminated,
+        )?;
         *self.panes.borrow_mut() = Some(panes);
-        if let Some(win) = self.left_win.filter(|win| editor.api.win_valid(*win)) {
+        if let Some(win) = self.place.get().left_win.filter(|win| editor.api.win_valid(*win)) {
             editor.api.in_win(win, |api| api.command("diffupdate"))?;
         }
         diff_view::count(editor, self);
         Ok(())
+    }
+
+    pub(super) fn tab(&self) -> Tab {
+        self.place.get().tab
     }
 
     pub(super) fn bufs(&self) -> impl Iterator<Item = Buf> {
@@ -172,7 +194,7 @@ impl View {
     /// A window that shows the right pane: the one it was opened in, while that is so.
     pub(super) fn right_window(&self, api: &Api) -> Option<Win> {
         let wins = api.wins_of(self.right).unwrap_or_default();
-        wins.iter().find(|win| **win == self.right_win).or(wins.first()).copied()
+        wins.iter().find(|win| **win == self.place.get().right_win).or(wins.first()).copied()
     }
 
     /// Windows of any tab page that show one of the panes.
@@ -193,7 +215,8 @@ impl View {
         !self.closed.get()
             && api.current_tab().is_ok_and(|tab| {
                 let here = |win: Win| api.win_tab(win).is_ok_and(|t| t == tab);
-                tab == self.tab || api.wins_of(self.right).unwrap_or_default().into_iter().any(here)
+                tab == self.tab()
+                    || api.wins_of(self.right).unwrap_or_default().into_iter().any(here)
             })
     }
 
@@ -240,13 +263,15 @@ impl View {
         let body = editor.api.buf_text(self.right)?;
         self.settle(editor);
         // Answered here and now, so that a `:qa` right behind cannot overtake; only the line ends of
-        // a large mixed text take so long that a worker has to find them.
+        // a large mixed text take so long that a worker has to find them (a `:qa` waits for it).
         let quick = !matches!(panes.right.endings, Endings::Mixed(_));
         if quick || body.len() <= 1 << 20 {
             editor.desk.decide(&id, verdict(panes.right.rejoin(&body)));
         } else {
             let desk = editor.desk.clone();
+            let owed = editor.owed.begin();
             editor.on_worker(move || {
+                let _owed = owed;
                 let text = panes.right.rejoin(&body);
                 let verdict = if always { Verdict::AlwaysAllow } else { Verdict::Accept { text } };
                 desk.decide(&id, verdict);
@@ -297,6 +322,14 @@ impl View {
                 Ok(())
             })?;
         }
+        for (buf, name) in self.names() {
+            let ed = Rc::clone(editor);
+            api.autocmd(group, &["BufFilePost"], Some(buf), move |_, _| {
+                let name = name.clone();
+                ed.later(move |editor| diff_view::keep_name(editor, buf, &name));
+                Ok(())
+            })?;
+        }
         for buf in self.bufs() {
             let (view, ed) = (Rc::clone(self), Rc::clone(editor));
             api.autocmd(group, &["CursorMoved"], Some(buf), move |_, _| {
@@ -330,6 +363,12 @@ impl View {
         Ok(())
     }
 
+    /// Each pane with its name.
+    fn names(&self) -> impl Iterator<Item = (Buf, String)> {
+        let left = self.left.into_iter().map(|buf| (buf, self.left_name.clone()));
+        left.chain([(self.right, self.right_name.clone())])
+    }
+
     /// `:e` and `:e!` in a pane: it shows again what it showed at first.
     fn refill(&self, editor: &Rc<Editor>, buf: Buf) -> Result<()> {
         let Some(panes) = self.panes() else { return Ok(()) };
@@ -346,7 +385,7 @@ impl View {
     /// No window shows one of its panes any more, and no event said so (`:noautocmd`).
     pub(super) fn dismiss_if_closed(&self, editor: &Rc<Editor>) {
         let gone = |buf: Buf| editor.api.wins_of(buf).is_ok_and(|wins| wins.is_empty());
-        if self.bufs().any(gone) {
+        if !self.aside.get() && self.bufs().any(gone) {
             self.dismiss(editor);
         }
     }
@@ -379,8 +418,12 @@ impl View {
     /// A write of the right pane: a verdict only if the user typed it, here, about this buffer.
     fn written(&self, editor: &Rc<Editor>, event: &str, ev: &Table) -> Result<()> {
         let target: nvim_oxi::mlua::String = ev.get("match")?;
-        let elsewhere = event != "BufWriteCmd" || &*target.as_bytes() != self.right_name.as_bytes();
-        if elsewhere {
+        let own = &*target.as_bytes() == self.right_name.as_bytes();
+        if own && event != "BufWriteCmd" {
+            editor.api.notify("a part of the proposal cannot be accepted; :w accepts all of it", 3);
+            return Ok(());
+        }
+        if !own {
             return diff_view::write_copy(editor, self, event, &target);
         }
         if self.decided.get() || !self.typed_here(editor)? || !editor.keys.may_write() {
@@ -412,6 +455,34 @@ impl View {
         }
         let modified: bool = editor.api.option("modified", At::Buf(self.right))?;
         if modified { Ok(()) } else { self.accept(editor, false) }
+    }
+
+    /// A typed write would be taken for a verdict.
+    pub(super) fn takes_writes(&self) -> bool {
+        self.panes.borrow().is_some() && self.armed.get() && !self.decided.get()
+    }
+
+    /// 'modified', although nothing was changed, until `show_written`.
+    pub(super) fn show_unwritten(&self, editor: &Rc<Editor>) -> Result<()> {
+        let at = At::Buf(self.right);
+        if self.takes_writes() && !editor.api.option::<bool>("modified", at)? {
+            let _quiet = editor.api.quiet()?;
+            editor.api.set_option("modified", true, at)?;
+            self.shown_unwritten.set(Some(editor.api.changedtick(self.right)?));
+        }
+        Ok(())
+    }
+
+    pub(super) fn show_written(&self, editor: &Rc<Editor>) {
+        let api = &editor.api;
+        if let Some(tick) = self.shown_unwritten.take()
+            && api.buf_loaded(self.right)
+            && api.changedtick(self.right).is_ok_and(|now| now == tick)
+            && let Ok(_quiet) = api.quiet()
+            && let Err(error) = api.set_option("modified", false, At::Buf(self.right))
+        {
+            tracing::warn!("cannot reset 'modified': {error}");
+        }
     }
 
     // ---- keys in the panes
@@ -487,7 +558,7 @@ impl View {
             tracing::warn!("cannot delete an augroup: {error}");
         }
         let origin = self.origin.borrow_mut().take();
-        let was_here = api.current_tab().is_ok_and(|tab| tab == self.tab) || self.is_current(api);
+        let was_here = api.current_tab().is_ok_and(|tab| tab == self.tab()) || self.is_current(api);
         // Diff mode first: Neovim 0.11.0 and 0.12.3 crash when such windows close.
         self.end_diff(api);
         let back = origin.filter(|o| was_here && api.win_valid(o.win));
@@ -502,7 +573,7 @@ impl View {
         {
             tracing::warn!("cannot go back to window {}: {error}", origin.win.0);
         }
-        self.remove(api);
+        self.remove(editor);
         if let Err(error) = self.restore_previous_tab(api) {
             tracing::warn!("cannot restore the previous tab page: {error}");
         }
@@ -533,8 +604,9 @@ impl View {
         let scrollopt = api.option::<String>("scrollopt", At::Global);
         let mut wins = self.wins(api);
         // A window of ours that shows something else by now keeps that, without our options.
+        let place = self.place.get();
         wins.extend(
-            self.left_win.into_iter().chain([self.right_win]).filter(|w| api.win_valid(*w)),
+            place.left_win.into_iter().chain([place.right_win]).filter(|w| api.win_valid(*w)),
         );
         wins.sort_unstable();
         wins.dedup();
@@ -543,6 +615,7 @@ impl View {
             let done = api
                 .in_win(win, off)
                 .and_then(|()| api.set_option("winfixbuf", false, At::Win(win)))
+                .and_then(|()| api.set_option("winfixwidth", false, At::Win(win)))
                 .and_then(|()| api.set_option("winbar", "", At::Win(win)));
             if let Err(error) = done {
                 tracing::warn!("cannot reset window {}: {error}", win.0);
@@ -554,17 +627,26 @@ impl View {
         }
     }
 
-    fn remove(&self, api: &Api) {
-        let Ok(_quiet) = api.quiet() else { return };
+    /// Closes its windows, except the last one of all, which cannot close.
+    fn close_windows(&self, api: &Api) -> Option<Win> {
+        let Ok(_quiet) = api.quiet() else { return None };
+        let mut last = None;
         for win in self.wins(api) {
             if api.win_close(win).is_err() && api.win_valid(win) {
-                // The last window of all cannot close: it shows an empty buffer instead.
-                let other = api.call::<Buf>("nvim_create_buf", (true, false));
-                if let Ok(other) = other {
-                    let _ = api.call::<()>("nvim_win_set_buf", (win, other));
-                }
+                last = Some(win);
             }
         }
+        last
+    }
+
+    fn remove(&self, editor: &Rc<Editor>) {
+        let api = &editor.api;
+        if let Some(win) = self.close_windows(api)
+            && let Err(error) = self.put_other_buffer(editor, win)
+        {
+            tracing::warn!("cannot leave window {}: {error}", win.0);
+        }
+        let Ok(_quiet) = api.quiet() else { return };
         for buf in self.bufs() {
             if api.buf_valid(buf)
                 && let Err(error) = api.delete_buf(buf)
@@ -572,6 +654,72 @@ impl View {
                 tracing::warn!("cannot delete buffer {}: {error}", buf.0);
             }
         }
+    }
+}
+
+impl View {
+    /// The user has closed all windows but ours: they get the file of the review, else the buffer
+    /// they used last. With all events, because it may be loaded only now.
+    fn put_other_buffer(&self, editor: &Rc<Editor>, win: Win) -> Result<()> {
+        let api = &editor.api;
+        let mut other = self.review.kind.path().and_then(|path| editor.buffer_of(path));
+        if other.is_none() && !self.on_disk.as_os_str().is_empty() {
+            other = editor.buffer_of(&self.on_disk);
+        }
+        if other.is_none() {
+            let listed = api.opts([("buflisted", Value::Boolean(true))])?;
+            let listed: Vec<Table> = api.func("getbufinfo", listed)?;
+            let last = listed.into_iter().max_by_key(|b| b.get::<i64>("lastused").unwrap_or(0));
+            other = last.map(|b| b.get::<Buf>("bufnr")).transpose()?;
+        }
+        let other = match other {
+            Some(other) => other,
+            None => api.call("nvim_create_buf", (true, false))?,
+        };
+        api.call("nvim_win_set_buf", (win, other))
+    }
+
+    pub(super) fn share_width(&self, editor: &Rc<Editor>) -> Result<()> {
+        let Place { left_win, right_win, .. } = self.place.get();
+        match left_win.filter(|left| editor.api.win_valid(*left)) {
+            Some(left) if editor.api.win_valid(right_win) => {
+                diff_view::share_width(&editor.api, left, right_win)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Neovim may be about to exit, which our tab page must not prevent: its windows close for the
+    /// moment, and nothing is decided.
+    pub(super) fn step_aside(&self, editor: &Rc<Editor>) {
+        if self.closed.get() || self.aside.replace(true) {
+            return;
+        }
+        self.end_diff(&editor.api);
+        self.close_windows(&editor.api);
+    }
+
+    /// Neovim stays after all: ready in a tab page behind again.
+    pub(super) fn come_back(&self, editor: &Rc<Editor>) -> Result<()> {
+        let api = &editor.api;
+        if !self.aside.replace(false) || self.closed.get() || self.decided.get() {
+            return Ok(());
+        }
+        let here = api.current_win()?;
+        let opened = {
+            let _quiet = api.quiet()?;
+            let opened = match (self.left, self.panes()) {
+                (Some(left), Some(panes)) => {
+                    diff_view::open_windows(editor, left, self.right, &panes)
+                }
+                _ => ask_view::open_window(api, self.right),
+            };
+            api.set_current_win(here)?;
+            opened
+        };
+        self.place.set(opened?);
+        winbar::draw(editor, self);
+        Ok(())
     }
 }
 

@@ -14,18 +14,16 @@ use crate::config::Key;
 use crate::review::Kind;
 use crate::review::two_panes::Detail;
 
-/// Columns from which a pane's winbar can say everything.
-const ROOMY: i64 = 64;
-
-/// Below this an agent's name is cut to its first word, so that the keys stay.
-const NARROW: i64 = 48;
-
-/// Client text as literal winbar text: control and direction-changing characters become visible.
+/// Client text as literal winbar text.
 pub(super) fn literal(text: &str) -> String {
+    visible(text).replace('%', "%%")
+}
+
+/// Client text on one line: control and direction-changing characters become visible.
+pub(super) fn visible(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
-            '%' => out.push_str("%%"),
             '\t' => out.push(' '),
             '\n' => out.push('⏎'),
             c if c.is_control() || is_invisible(c) => {
@@ -102,108 +100,188 @@ fn left_bar(editor: &Rc<Editor>, view: &View) -> String {
     bar
 }
 
-/// In a narrow pane the remarks give way first; the keys that decide are always there.
+/// A stretch of winbar text and the columns it takes.
+#[derive(Debug, Clone, Default)]
+struct Piece {
+    text: String,
+    columns: usize,
+}
+
+impl Piece {
+    fn push(&mut self, group: &str, text: &str) -> &mut Self {
+        self.columns += text.chars().count();
+        let text = text.replace('%', "%%");
+        let _ = match group {
+            "" => write!(self.text, "{text}"),
+            group => write!(self.text, "%#{group}#{text}%*"),
+        };
+        self
+    }
+
+    fn append(&mut self, other: &Self) {
+        self.text.push_str(&other.text);
+        self.columns += other.columns;
+    }
+}
+
+/// How much of the right winbar is said, fullest first: of the head (agent and counts) and of the
+/// keys. What does not fit gives way as a whole, so that nothing is cut in the middle.
+const LAYOUTS: [(Head, usize); 10] = [
+    (Head::Sentence, 0),
+    (Head::Full, 0),
+    (Head::Full, 1),
+    (Head::Full, 2),
+    (Head::Short, 2),
+    (Head::Tight, 2),
+    (Head::Tight, 3),
+    (Head::Counts, 3),
+    (Head::Counts, 4),
+    (Head::Agent, 4),
+];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Head {
+    /// "Claude Code proposes +6 −2 1 of 2"
+    Sentence,
+    /// "Claude Code +6 −2 1 of 2"
+    Full,
+    /// "Claude +6 −2 1 of 2"
+    Short,
+    /// "Claude +6 −2 1/2"
+    Tight,
+    /// "Claude +6 −2"
+    Counts,
+    /// "Claude"
+    Agent,
+}
+
+/// The fullest layout that fits. Remarks go before the keys that decide do; that there were some is
+/// still to be seen.
 fn right_bar(editor: &Rc<Editor>, view: &View, width: i64) -> String {
-    let roomy = width >= ROOMY;
-    let origin: String = if width >= NARROW {
+    let width = usize::try_from(width).unwrap_or(0);
+    let notes = notes(editor, view);
+    let mut cut = Piece::default();
+    if notes.columns > 0 {
+        cut.push("GangwayWarning", " …");
+    }
+    let fits = |notes: &Piece| {
+        LAYOUTS.into_iter().find_map(|(level, labels)| {
+            let mut left = head(editor, view, level);
+            left.append(notes);
+            let keys = keys(editor, view, labels);
+            (left.columns + keys.columns <= width).then(|| format!("{}%={}", left.text, keys.text))
+        })
+    };
+    fits(&notes).or_else(|| fits(&cut)).or_else(|| fits(&Piece::default())).unwrap_or_else(|| {
+        let (level, labels) = LAYOUTS[LAYOUTS.len() - 1];
+        format!("{}%<%={}", head(editor, view, level).text, keys(editor, view, labels).text)
+    })
+}
+
+fn head(editor: &Rc<Editor>, view: &View, level: Head) -> Piece {
+    let mut head = Piece::default();
+    let origin: String = if level <= Head::Full {
         view.review.origin.to_string()
     } else {
         view.review.origin.split([' ', '-']).next().unwrap_or_default().chars().take(8).collect()
     };
-    let mut bar = format!(" %#GangwayAgent#{}%*", literal(&origin));
-    if let Some(panes) = view.panes() {
-        bar.push_str(match view.review.kind {
-            Kind::Delete { .. } if roomy => " %#GangwayWarning#deletes this file%*%<",
-            Kind::Delete { .. } => " %#GangwayWarning#DELETES%*%<",
-            _ if roomy => " proposes%<",
-            _ => "%<",
-        });
-        if let Kind::Write { path, old_path, .. } = &view.review.kind
-            && path != old_path
-        {
-            let _ = write!(bar, " %#GangwayTitle#{}%*", literal(&editor.short_path(path)));
+    head.push("", " ").push("GangwayAgent", &visible(&origin));
+    let Some(panes) = view.panes() else {
+        if level <= Head::Short {
+            head.push("", &format!(" asks · {}", view.review.kind.name()));
         }
-        bar.push_str(&counts(editor, view, panes.detail));
-        for note in &panes.right_notes {
-            if !matches!(view.review.kind, Kind::Delete { .. }) {
-                let _ = write!(bar, " · %#GangwayWarning#{}%*", literal(note));
-            }
-        }
-        if !view.review.editable {
-            bar.push_str(" · %#GangwayNote#read-only%*");
-        }
-    } else {
-        let _ = write!(bar, " asks · {}", view.review.kind.name());
+        return head;
+    };
+    if let Kind::Delete { .. } = view.review.kind {
+        let word = if level == Head::Sentence { " deletes this file" } else { " DELETES" };
+        head.push("GangwayWarning", word);
+    } else if level == Head::Sentence {
+        head.push("GangwayNote", " proposes");
     }
-    let waiting = editor.desk.len();
-    if waiting > 1 {
-        let _ = write!(bar, " · %#GangwayNote#{} waiting%*", waiting - 1);
+    if level < Head::Agent {
+        count_lines(editor, view, panes.detail, level, &mut head);
     }
-    bar.push_str("%=");
-    // What stands before the first cut must stay readable.
-    let fixed = origin.chars().count() + if width >= NARROW { 12 } else { 4 };
-    let room = usize::try_from(width).unwrap_or(0).saturating_sub(fixed);
-    bar.push_str(&keys(editor, view, room));
-    bar
+    head
 }
 
 /// "+12 −3 2 of 5".
-fn counts(editor: &Rc<Editor>, view: &View, detail: Detail) -> String {
+fn count_lines(editor: &Rc<Editor>, view: &View, detail: Detail, level: Head, head: &mut Piece) {
     let Some(hunks) = view.hunks.borrow().clone() else {
-        return " %#GangwayNote#counting…%*".into();
+        head.push("GangwayNote", " counting…");
+        return;
     };
-    let (added, removed) = (hunks.added, hunks.removed);
-    let mut text = format!(" %#GangwayAdded#+{added}%* %#GangwayRemoved#−{removed}%*");
     let all = hunks.list.len();
     if all == 0 {
-        text = " %#GangwayNote#no change%*".into();
-    } else if all > 1 && detail != Detail::NoDiff {
-        let _ = match position(editor, view) {
-            Some(at) => write!(text, " {} of {all}", at + 1),
-            None => write!(text, " {all} hunks"),
-        };
+        head.push("GangwayNote", " no change");
+        return;
     }
-    text
+    head.push("", " ").push("GangwayAdded", &format!("+{}", hunks.added));
+    head.push("", " ").push("GangwayRemoved", &format!("−{}", hunks.removed));
+    if all > 1 && detail != Detail::NoDiff && level < Head::Counts {
+        let place = match (position(editor, view), level) {
+            (Some(at), Head::Tight) => format!(" {}/{all}", at + 1),
+            (Some(at), _) => format!(" {} of {all}", at + 1),
+            (None, Head::Tight) => String::new(),
+            (None, _) => format!(" {all} hunks"),
+        };
+        head.push("GangwayNote", &place);
+    }
 }
 
-/// The keys with the longest labels that fit into `room` columns.
-fn keys(editor: &Rc<Editor>, view: &View, room: usize) -> String {
-    let settings = editor.settings();
-    let keys = &settings.keys;
-    let always = view.review.can_always;
-    let changes = view.hunks.borrow().as_ref().is_none_or(|hunks| !hunks.list.is_empty());
-    let drop = view.editable() && changes;
-    let (yes, no) = if view.panes().is_some() { ("accept", "reject") } else { ("allow", "deny") };
-    let variants: [Vec<(&Key, &str)>; 5] = [
-        vec![
-            (&keys.accept, yes),
-            (&keys.reject, no),
-            (if always { &keys.always } else { &None }, "always"),
-            (if drop { &keys.drop_hunk } else { &None }, "drop hunk"),
-        ],
-        vec![
-            (&keys.accept, yes),
-            (&keys.reject, no),
-            (if always { &keys.always } else { &None }, "always"),
-        ],
-        vec![(&keys.accept, yes), (&keys.reject, no)],
-        vec![(&keys.accept, "yes"), (&keys.reject, "no")],
-        vec![(&keys.accept, "+"), (&keys.reject, "−")],
-    ];
-    let mut shown = String::new();
-    for variant in variants {
-        let mut columns = 1;
-        shown.clear();
-        for (key, label) in variant.iter().filter_map(|(key, label)| Some((key.as_ref()?, label))) {
-            let key = editor.shown_key(key);
-            columns += key.chars().count() + label.chars().count() + 2;
-            let _ = write!(shown, " %#GangwayKey#{}%* {label}", literal(&key));
+/// What else there is to know before deciding.
+fn notes(editor: &Rc<Editor>, view: &View) -> Piece {
+    let mut notes = Piece::default();
+    let Some(panes) = view.panes() else { return waiting(editor, notes) };
+    if let Kind::Write { path, old_path, .. } = &view.review.kind {
+        if path != old_path {
+            notes.push("", " · ");
+            notes.push("GangwayTitle", &visible(&editor.short_path(path)));
         }
-        shown.push(' ');
-        if columns <= room {
-            break;
+        for note in &panes.right_notes {
+            notes.push("", " · ").push("GangwayWarning", &visible(note));
         }
     }
+    if !view.review.editable {
+        notes.push("", " · ").push("GangwayNote", "read-only");
+    }
+    waiting(editor, notes)
+}
+
+fn waiting(editor: &Rc<Editor>, mut notes: Piece) -> Piece {
+    let waiting = editor.desk.len();
+    if waiting > 1 {
+        notes.push("", " · ").push("GangwayNote", &format!("{} waiting", waiting - 1));
+    }
+    notes
+}
+
+/// The keys that decide, with labels from the longest (0) to the shortest (4).
+fn keys(editor: &Rc<Editor>, view: &View, labels: usize) -> Piece {
+    let settings = editor.settings();
+    let keys = &settings.keys;
+    let changes = view.hunks.borrow().as_ref().is_none_or(|hunks| !hunks.list.is_empty());
+    let (yes, no) = match (labels, view.panes().is_some()) {
+        (0..=2, true) => ("accept", "reject"),
+        (0..=2, false) => ("allow", "deny"),
+        (3, _) => ("yes", "no"),
+        _ => ("+", "−"),
+    };
+    let mut shown = Piece::default();
+    let mut show = |key: &Key, label: &str| {
+        if let Some(key) = key {
+            shown.push("", " ").push("GangwayKey", &visible(&editor.shown_key(key)));
+            shown.push("", &format!(" {label}"));
+        }
+    };
+    show(&keys.accept, yes);
+    show(&keys.reject, no);
+    if view.review.can_always && labels <= 1 {
+        show(&keys.always, "always");
+    }
+    if view.editable() && changes && labels == 0 {
+        show(&keys.drop_hunk, "drop hunk");
+    }
+    shown.push("", " ");
     shown
 }
 

@@ -45,6 +45,8 @@ pub use exports::open;
 const WORKERS: usize = 2;
 /// How long leaving may wait for answers to be on the wire.
 const ANSWER_WITHIN: Duration = Duration::from_millis(300);
+/// A text the user accepted may take this long to be put together before Neovim leaves.
+const VERDICTS_WITHIN: Duration = Duration::from_secs(2);
 /// How long after that for the runtime to end.
 const END_WITHIN: Duration = Duration::from_millis(100);
 /// How often deleted lock files are put back; also on focus.
@@ -330,6 +332,9 @@ impl Plugin {
         // aivyx has its own prompt: its questions go there unanswered, they are not rejected.
         if let Some(aivyx) = &aivyx {
             aivyx.leave();
+        }
+        if !self.editor.owed.wait(VERDICTS_WITHIN) {
+            tracing::error!("an accepted text was not ready in time; it is rejected");
         }
         self.desk.shutdown();
         let (done, finished) = std::sync::mpsc::channel::<()>();

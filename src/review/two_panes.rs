@@ -122,8 +122,10 @@ impl TwoPanes {
         let small = left_body.len().max(right.body.len()) <= COUNT_BYTES;
         let hunks = small.then(|| Hunks::between(&left_body, &right.body));
         let detail = detail(&left_body, &right.body);
-        if detail == Detail::NoDiff {
-            right_notes.push("too large for diff colours".into());
+        match detail {
+            Detail::NoDiff => right_notes.push("too large for diff colours".into()),
+            Detail::Plain => right_notes.push("too large for highlighting".into()),
+            Detail::Syntax | Detail::Full => {}
         }
         let unterminated = |pane: &Pane| !pane.final_newline && !pane.text().is_empty();
         Self {

@@ -119,6 +119,22 @@ fn d08_the_user_comes_back_to_where_they_were_and_is_not_moved_if_they_went_on()
     let right = nvim.eval("win_getid()").as_i64().unwrap();
     nvim.goto(middle);
     both_ways_leave(&nvim, &agent, &["registers"], "from the middle window");
+    nvim.cmd("tabnew b.txt | tabnew c.txt");
+    // A tab page takes notice of the tab line only when it is entered.
+    nvim.cmd("tabfirst | tabnext");
+    both_ways_leave(&nvim, &agent, &["registers"], "from tab 2 of 3");
+    // Decided by a command from another window: that is where the user stays.
+    let before = nvim.snapshot();
+    let pending = agent.open_diff(nvim.path("a.txt"), NEW);
+    let review = nvim.shown(&pending);
+    nvim.wait_until("it to come into view", || nvim.eval("win_getid()") == review.right.win);
+    nvim.cmd("tabfirst");
+    nvim.cmd("tabnext");
+    nvim.input(":IdeAccept<CR>");
+    assert_eq!(pending.verdict(), Verdict::Saved(NEW.into()));
+    nvim.wait_until("the panes to go", || nvim.panes().is_empty());
+    before.assert_same_ignoring(&nvim.snapshot(), &["registers"], "by a command elsewhere");
+    nvim.goto(middle);
     let pending = agent.open_diff(nvim.path("a.txt"), NEW);
     nvim.shown(&pending);
     nvim.goto(right);
@@ -160,6 +176,78 @@ fn d16_the_panes_go_without_the_agents_help_and_every_close_is_answered() {
     for name in [pending.tab.as_str(), pending.tab.as_str(), "no such tab ✻ ⧉", ""] {
         let answer = agent.tool("close_tab", json!({ "tab_name": name }));
         assert_eq!(answer["result"]["content"][0]["text"], "TAB_CLOSED", "{name:?}");
+    }
+    let pending = agent.open_diff(nvim.path("a.txt"), NEW);
+    let review = nvim.shown(&pending);
+    let (one, two) = (
+        agent.tool_request("close_tab", json!({ "tab_name": pending.tab })),
+        agent.tool_request("close_tab", json!({ "tab_name": pending.tab })),
+    );
+    for answer in [one.wait(), two.wait()] {
+        assert_eq!(answer["result"]["content"][0]["text"], "TAB_CLOSED");
+    }
+    assert_eq!(pending.verdict(), Verdict::Rejected);
+    nvim.wait_until("the panes to go", || !nvim.win_exists(review.right.win));
+    let pending = agent.open_diff(nvim.path("a.txt"), NEW);
+    nvim.shown(&pending);
+    agent.rst();
+    nvim.wait_until("the panes to go with the client", || nvim.panes().is_empty());
+}
+
+#[test]
+fn d17_the_reviews_of_a_client_that_disappears_go_and_the_others_stay() {
+    for how in ["rst", "fin", "close"] {
+        let nvim = editor();
+        let gone = Client::connect(&nvim, Dialect::Pi);
+        let stays = Client::connect(&nvim, Dialect::Claude);
+        for name in ["a.txt", "b.txt", "c.txt"] {
+            let pending = gone.open_diff(nvim.path(name), "from the one that goes\n");
+            nvim.shown(&pending);
+        }
+        let pending = stays.open_diff(nvim.path("a.txt"), NEW);
+        let review = nvim.shown(&pending);
+        let told = nvim.notifications().len();
+        match how {
+            "rst" => gone.rst(),
+            "fin" => gone.fin(),
+            _ => gone.close(1000),
+        }
+        nvim.wait_until(&format!("{how}: its panes to go"), || nvim.right_panes().len() == 1);
+        assert_eq!(nvim.status()["reviews"].as_array().unwrap().len(), 1, "{how}");
+        pending.assert_unanswered(Duration::from_millis(200));
+        nvim.accept(&review);
+        assert_eq!(pending.verdict(), Verdict::Saved(NEW.into()), "{how}");
+        let told = nvim.notifications().split_off(told);
+        assert!(told.len() <= 1, "{how}: {told:?}");
+    }
+}
+
+#[test]
+fn d19_no_buffer_tab_or_timer_is_left_behind() {
+    let nvim = editor();
+    let agent = Client::connect(&nvim, Dialect::Claude);
+    let review = |name: &str, accept: bool| {
+        let pending = agent.open_diff(nvim.path(name), NEW);
+        nvim.wait_until("the panes", || !nvim.right_panes().is_empty());
+        nvim.cmd(if accept { "IdeAccept!" } else { "IdeReject!" });
+        assert_eq!(pending.verdict() == Verdict::Saved(NEW.into()), accept);
+        agent.close_tab(&pending);
+        nvim.wait_until("the panes to go", || nvim.panes().is_empty());
+    };
+    let listed = || nvim.eval("len(getbufinfo({'buflisted': 1}))");
+    review("a.txt", true);
+    nvim.settle(Duration::from_millis(200));
+    let (start, listed_at_start) = (nvim.counts(), listed());
+    for (name, accept) in [("new.txt", true), ("new.txt", false), ("a.txt", true)] {
+        for round in 0..20 {
+            review(name, accept);
+            if round % 5 == 4 {
+                nvim.settle(Duration::from_millis(100));
+                let grown = start.grown(&nvim.counts(), 0);
+                assert!(grown.is_empty(), "{name}, round {round}: {grown:?}");
+                assert_eq!(listed(), listed_at_start, "{name}, round {round}");
+            }
+        }
     }
 }
 
@@ -203,8 +291,13 @@ fn d22_a_new_file_can_be_rejected_and_proposed_again() {
     let path = nvim.path("dir with blank/new.py");
     std::fs::create_dir(path.parent().unwrap()).unwrap();
     let before = nvim.snapshot();
-    for accept in [false, false, true] {
-        let pending = agent.open_diff_as("the same tab", &path, "print(1)\n");
+    for (tab, accept) in [
+        ("the same tab", false),
+        ("the same tab", false),
+        ("another", false),
+        ("the same tab", true),
+    ] {
+        let pending = agent.open_diff_as(tab, &path, "print(1)\n");
         let review = nvim.shown(&pending);
         if accept {
             nvim.accept(&review)
@@ -216,6 +309,38 @@ fn d22_a_new_file_can_be_rejected_and_proposed_again() {
         nvim.wait_until("the panes to go", || nvim.panes().is_empty());
         assert!(!path.exists(), "only the agent writes");
         before.assert_same_ignoring(&nvim.snapshot(), &["registers"], "after a new file");
+    }
+}
+
+/// Everything about a file, and the folder it is in, that a write would change.
+fn trace_of(path: &std::path::Path) -> (std::time::SystemTime, u64, Vec<u8>, Vec<String>) {
+    use std::os::unix::fs::MetadataExt;
+    let meta = std::fs::metadata(path).unwrap();
+    let beside = std::fs::read_dir(path.parent().unwrap()).unwrap();
+    let mut names: Vec<String> =
+        beside.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    (meta.modified().unwrap(), meta.ino(), std::fs::read(path).unwrap(), names)
+}
+
+#[test]
+fn d28_the_agent_writes_the_file_and_the_editor_never_touches_it() {
+    let nvim = editor();
+    let agent = Client::connect(&nvim, Dialect::Claude);
+    let path = nvim.path("a.txt");
+    let before = trace_of(&path);
+    for edit in ["", "Goedited<Esc>"] {
+        for keys in [":w<CR>", ":x<CR>", ":wq<CR>", "\\a"] {
+            let pending = agent.open_diff(&path, NEW);
+            let review = nvim.shown(&pending);
+            nvim.keys_in(&review.right, &format!("{edit}{keys}"));
+            assert!(matches!(pending.verdict(), Verdict::Saved(_)), "{edit}{keys}");
+            nvim.settle(Duration::from_millis(100));
+            assert_eq!(trace_of(&path), before, "{edit}{keys}");
+            agent.close_tab(&pending);
+            nvim.wait_until("the panes to go", || nvim.panes().is_empty());
+            assert_eq!(trace_of(&path), before, "{edit}{keys}, after the panes have gone");
+        }
     }
 }
 
@@ -265,6 +390,25 @@ fn d34_the_cursor_stays_on_its_text_when_lines_are_inserted_above() {
     let nvim = Nvim::builder().file("big.txt", &text).start();
     nvim.lua::<Value>("vim.fn.winrestview({ lnum = 250, col = 3, topline = 241 })", json!([]));
     let agent = Client::connect(&nvim, Dialect::Claude);
+    nvim.cmd("normal! m'");
+    nvim.edit("other.txt");
+    nvim.edit("big.txt");
+    nvim.lua::<Value>("vim.fn.winrestview({ lnum = 250, col = 3, topline = 241 })", json!([]));
+    let whereabouts = || nvim.eval("[winsaveview(), bufname('#'), getjumplist()]");
+    let before = whereabouts();
+    for accept in [false, true] {
+        let pending = agent.open_diff(nvim.path("big.txt"), &format!("{text}more\n"));
+        let review = nvim.shown(&pending);
+        if accept {
+            nvim.accept(&review)
+        } else {
+            nvim.reject(&review)
+        }
+        pending.verdict();
+        agent.close_tab(&pending);
+        nvim.wait_until("the panes to go", || nvim.panes().is_empty());
+        assert_eq!(whereabouts(), before, "accepted: {accept}");
+    }
     let more: String = (0..20).map(|i| format!("new {i}\n")).collect();
     let new = text.replace("line 100\n", &format!("line 100\n{more}"));
     let pending = agent.open_diff(nvim.path("big.txt"), &new);
@@ -275,6 +419,8 @@ fn d34_the_cursor_stays_on_its_text_when_lines_are_inserted_above() {
     agent.close_tab(&pending);
     nvim.wait_until("the reload", || nvim.eval("line('$')") == json!(520));
     assert_eq!(nvim.eval("getline('.')"), json!("line 250"));
+    assert_eq!(nvim.eval("expand('#:t')"), json!("other.txt"));
+    assert!(!nvim.eval("string(getjumplist())").to_string().contains("gangway"));
 }
 
 #[test]
@@ -312,6 +458,10 @@ fn d37_five_proposals_at_once_are_five_answers() {
     nvim.keys_in(&reviews[4].right, ":tabclose<CR>");
     assert_eq!(pending[4].verdict(), Verdict::Rejected);
     pending[0].assert_unanswered(Duration::from_millis(200));
+    assert_eq!(nvim.status()["reviews"].as_array().unwrap().len(), 1);
+    agent.rst();
+    nvim.wait_until("the last one to go with its agent", || nvim.panes().is_empty());
+    assert_eq!(nvim.status()["reviews"], json!([]));
 }
 
 #[test]
@@ -333,14 +483,28 @@ fn d39_proposals_are_never_listed_nor_old_files() {
 
 #[test]
 fn d43_flags_of_a_read_only_buffer_stay() {
-    let nvim = editor();
-    nvim.cmd("setlocal readonly nomodifiable");
-    let agent = Client::connect(&nvim, Dialect::Claude);
-    let flags = || nvim.eval("[&readonly, &modifiable, &modified]");
-    for accept in [false, true] {
-        round(&nvim, &agent, accept);
-        assert_eq!(flags(), json!([1, 0, 0]));
-        assert!(!nvim.blocked());
+    for (how, expected) in [("flags", [1, 0, 0]), ("mode 0444", [1, 1, 0]), ("nvim -R", [1, 1, 0])]
+    {
+        let builder = Nvim::builder().file("a.txt", OLD);
+        let nvim = if how == "nvim -R" { builder.arg("-R").start() } else { builder.start() };
+        match how {
+            "flags" => nvim.cmd("setlocal readonly nomodifiable"),
+            "mode 0444" => {
+                use std::os::unix::fs::PermissionsExt;
+                let mode = std::fs::Permissions::from_mode(0o444);
+                std::fs::set_permissions(nvim.path("a.txt"), mode).unwrap();
+                // The administrator may write it all the same.
+                nvim.cmd("edit | setlocal readonly");
+            }
+            _ => {}
+        }
+        let agent = Client::connect(&nvim, Dialect::Claude);
+        let flags = || nvim.eval("[&readonly, &modifiable, &modified]");
+        for accept in [false, true] {
+            round(&nvim, &agent, accept);
+            assert_eq!(flags(), json!(expected), "{how}");
+            assert!(!nvim.blocked(), "{how}");
+        }
     }
 }
 
@@ -356,6 +520,10 @@ fn d45_commands_decide_from_anywhere_and_the_typing_user_is_left_alone() {
     nvim.settle(Duration::from_millis(600));
     let window = |snapshot: &Snapshot| (snapshot.0["window"].clone(), snapshot.0["mode"].clone());
     assert_eq!(window(&nvim.snapshot()), window(&before));
+    let told = nvim.notifications();
+    assert_eq!(told.iter().filter(|m| m.contains("a.txt")).count(), 1, "{told:?}");
+    let statusline: String = nvim.lua("return require('gangway').statusline()", json!([]));
+    assert!(statusline.contains('1'), "{statusline:?}");
     nvim.input(" on<Esc>");
     nvim.wait_until("the review to come into view", || {
         nvim.status()["reviews"][0]["seen"] == json!(true)
@@ -364,6 +532,22 @@ fn d45_commands_decide_from_anywhere_and_the_typing_user_is_left_alone() {
     nvim.cmd("tabfirst");
     nvim.cmd("IdeAccept");
     assert_eq!(pending.verdict(), Verdict::Saved(NEW.into()));
+    let two = ["b.txt", "c.txt"].map(|name| agent.open_diff(nvim.path(name), "x\n"));
+    let id = |pending: &Pending| -> String {
+        nvim.shown(pending);
+        nvim.wait_for("its id", || {
+            let reviews = nvim.status()["reviews"].as_array().unwrap().clone();
+            let mine = |r: &&Value| {
+                pending.tab.contains(r["path"].as_str()?.rsplit('/').next()?).then_some(())
+            };
+            let found = reviews.iter().find(|r| mine(r).is_some())?;
+            Some(found["id"].as_str()?.to_owned())
+        })
+    };
+    let second = id(&two[1]);
+    nvim.cmd(&format!("IdeReject {second}"));
+    assert_eq!(two[1].verdict(), Verdict::Rejected);
+    two[0].assert_unanswered(Duration::from_millis(100));
 }
 
 #[test]
@@ -396,6 +580,11 @@ fn f03_an_edited_proposal_ends_as_it_was_proposed() {
         let path = nvim.write("a.txt", disk);
         nvim.cmd(&format!("set {fixeol}"));
         for text in ["a\nb", "a\nb\n"] {
+            let pending = agent.open_diff(&path, text);
+            let review = nvim.shown(&pending);
+            nvim.accept(&review);
+            assert_eq!(pending.verdict(), Verdict::Saved(text.into()), "{disk:?} {fixeol}");
+            agent.close_tab(&pending);
             let pending = agent.open_diff(&path, text);
             let review = nvim.shown(&pending);
             nvim.keys_in(&review.right, "ggA1<Esc>:w<CR>");
@@ -432,6 +621,10 @@ fn f07_binary_and_other_encodings_are_shown_for_what_they_are() {
     let nvim = Nvim::start();
     nvim.cmd("set columns=200 fileencodings=ucs-bom,utf-8,cp932,latin1");
     let agent = Client::connect(&nvim, Dialect::Pi);
+    let pending = agent.open_diff(nvim.write("nul.txt", "text\n"), "a\0b\n");
+    let review = nvim.shown(&pending);
+    nvim.accept(&review);
+    assert_eq!(pending.verdict(), Verdict::Saved("a\0b\n".into()));
     for (name, disk, note, first) in [
         ("p.png", &b"\x89PNG\r\n\x1a\n\0\0\0\r"[..], "binary, 12 bytes", "00000000: 8950 4e47"),
         ("latin1.txt", b"caf\xe9\n", "decoded from latin1", "caf\u{e9}"),
@@ -474,6 +667,30 @@ fn f11_links_lead_to_the_buffer_of_their_target_and_stay_links() {
     nvim.accept(&review);
     assert_eq!(pending.verdict(), Verdict::Saved("x\n".into()));
     assert!(!nvim.path("nowhere.txt").exists());
+    agent.close_tab(&pending);
+    // The file is open under the link's name, and the proposal names the target.
+    nvim.cmd("bwipeout!");
+    nvim.write("real.txt", OLD);
+    nvim.edit("link.txt");
+    let buf = nvim.eval("bufnr('%')").as_i64().unwrap();
+    std::os::unix::fs::symlink(nvim.path("."), nvim.path("folder")).unwrap();
+    for name in ["real.txt", "folder/real.txt"] {
+        let pending = agent.open_diff(nvim.path(name), NEW);
+        let review = nvim.shown(&pending);
+        nvim.accept(&review);
+        pending.verdict();
+        nvim.write("real.txt", NEW);
+        agent.close_tab(&pending);
+        nvim.wait_until(&format!("{name}: the buffer to follow"), || nvim.lines(buf)[1] == "TWO");
+        nvim.write("real.txt", OLD);
+        nvim.wait_until("the buffer to follow back", || {
+            nvim.cmd("checktime");
+            nvim.lines(buf)[1] == "two"
+        });
+    }
+    std::os::unix::fs::symlink("loop.txt", nvim.path("loop.txt")).unwrap();
+    let pending = agent.open_diff(nvim.path("loop.txt"), "x\n");
+    assert!(matches!(pending.verdict_within(Duration::from_secs(2)), Verdict::Other(_)));
 }
 
 #[test]

@@ -28,6 +28,7 @@ mod documents;
 mod handshake;
 mod harness_works;
 mod lifecycle;
+mod looks;
 mod lua_face;
 mod modes;
 mod others;

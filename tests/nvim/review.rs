@@ -171,12 +171,27 @@ fn d12_every_way_of_closing_rejects_once() {
         "<C-w>q",
         "ZQ",
         ":tabclose<CR>",
+        ":bdelete<CR>",
         ":bdelete!<CR>",
+        ":bwipeout<CR>",
         ":bwipeout!<CR>",
+        ":only<CR>",
+        ":tabfirst | tabonly<CR>",
         ":IdeReject<CR>",
         "\\r",
     ];
-    let left = [":q<CR>", "<C-w>c"];
+    let left = [
+        ":q<CR>",
+        ":q!<CR>",
+        ":close<CR>",
+        "<C-w>c",
+        "<C-w>q",
+        ":tabclose<CR>",
+        ":bdelete<CR>",
+        ":bwipeout<CR>",
+        ":only<CR>",
+        "\\r",
+    ];
     let ways = right.map(|keys| ("right", keys)).into_iter().chain(left.map(|keys| ("left", keys)));
     for (side, keys) in ways {
         let before = nvim.snapshot();
@@ -190,6 +205,13 @@ fn d12_every_way_of_closing_rejects_once() {
         });
         let after = nvim.snapshot();
         before.assert_same_ignoring(&after, &["registers"], &format!("{keys} in the {side} pane"));
+    }
+    for keys in [":new | only<CR>", ":%bdelete<CR>"] {
+        let pending = agent.open_diff(nvim.path("a.txt"), NEW);
+        let review = nvim.shown(&pending);
+        nvim.keys_in(&review.right, keys);
+        assert_eq!(pending.verdict(), Verdict::Rejected, "{keys}");
+        nvim.wait_until("the panes to go", || nvim.panes().is_empty());
     }
 }
 

@@ -5,6 +5,8 @@
 //! buffer's lines: the empty text is one empty line.
 
 use std::ops::Range;
+use std::sync::mpsc;
+use std::time::Duration;
 
 use imara_diff::{Algorithm, Diff, InternedInput};
 
@@ -26,7 +28,7 @@ pub struct Hunks {
 }
 
 impl Hunks {
-    /// Compares two texts line by line (histogram, as Neovim's `algorithm:histogram`).
+    /// Compares two texts line by line (Myers, as Neovim does unless told otherwise).
     #[must_use]
     pub fn between(old: &str, new: &str) -> Self {
         let (diff, _) = compare(old, new);
@@ -35,6 +37,17 @@ impl Hunks {
         let added = if new.is_empty() { 0 } else { diff.count_additions() };
         let removed = if old.is_empty() { 0 } else { diff.count_removals() };
         Self { list, added, removed }
+    }
+
+    /// The same, but `None` when it is not done in time; it goes on in a thread of its own then.
+    #[must_use]
+    pub fn within(patience: Duration, old: &str, new: &str) -> Option<Self> {
+        let (old, new) = (old.to_owned(), new.to_owned());
+        let (done, result) = mpsc::channel();
+        // An error here: nobody waits any more.
+        let compare = move || done.send(Self::between(&old, &new)).unwrap_or(());
+        std::thread::Builder::new().name("gangway-diff".into()).spawn(compare).ok()?;
+        result.recv_timeout(patience).ok()
     }
 
     /// The hunk at `line` (0-based) of the new text, or of the old one. A hunk that takes no line
@@ -56,7 +69,7 @@ fn compare<'a>(old: &'a str, new: &'a str) -> (Diff, InternedInput<&'a str>) {
     let mut input: InternedInput<&str> = InternedInput::default();
     input.update_before(old.split('\n'));
     input.update_after(new.split('\n'));
-    let mut diff = Diff::compute(Algorithm::Histogram, &input);
+    let mut diff = Diff::compute(Algorithm::Myers, &input);
     diff.postprocess_lines(&input);
     (diff, input)
 }

@@ -6,6 +6,7 @@
 use std::fmt::Write as _;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::hunks::Hunks;
 use super::text::{OldText, Pane};
@@ -19,6 +20,11 @@ pub const SYNTAX_BYTES: usize = 8 << 20;
 /// diff mode, and say so.
 pub const DIFF_BYTES: usize = 40 << 20;
 pub const DIFF_LINE_BYTES: usize = 256 << 10;
+/// The same with more differences than this: Neovim needs a time that grows with the square of their
+/// number before it shows anything (measured on 0.10 to 0.12: 2 000 0.2 s, 8 000 3 s, 16 000 12 s).
+pub const DIFF_HUNKS: usize = 2000;
+/// And when comparing takes us longer than this (many equal lines in another order).
+pub const PATIENCE: Duration = Duration::from_millis(400);
 /// Above this many bytes in one difference, both sides together, only whole lines are marked:
 /// Neovim 0.12 compares character by character ('diffopt' "inline:char"), in a time that grows with
 /// the square (measured there: 14 KB on each side 40 ms, 70 KB 0.6 s, 560 KB 21 s, at a redraw).
@@ -56,7 +62,7 @@ pub struct TwoPanes {
     /// Short remarks for the winbar: "new file", "decoded from latin1", "LF → CRLF".
     pub left_notes: Vec<String>,
     pub right_notes: Vec<String>,
-    /// `None` for texts above `COUNT_BYTES`: showing them does not wait for the count.
+    /// `None` where showing the texts does not wait for the count.
     pub hunks: Option<Hunks>,
     /// 0-based line in which the sides first differ; the same number in both.
     pub first_change: u32,
@@ -119,10 +125,21 @@ impl TwoPanes {
             right_notes.extend(end_notes(&left, &right));
         }
         let left_body = binary.unwrap_or_else(|| left.body.clone());
-        let small = left_body.len().max(right.body.len()) <= COUNT_BYTES;
-        let hunks = small.then(|| Hunks::between(&left_body, &right.body));
-        let detail = detail(&left_body, &right.body);
+        let often = may_differ_often(&left_body, &right.body);
+        let hunks = if often {
+            Hunks::within(PATIENCE, &left_body, &right.body)
+        } else if left_body.len().max(right.body.len()) <= COUNT_BYTES {
+            Some(Hunks::between(&left_body, &right.body))
+        } else {
+            None
+        };
+        // What takes us long would take Neovim as long, on the thread that serves the keys.
+        let too_different = often && hunks.as_ref().is_none_or(|h| h.list.len() > DIFF_HUNKS);
+        let detail = if too_different { Detail::NoDiff } else { detail(&left_body, &right.body) };
         match detail {
+            Detail::NoDiff if too_different => {
+                right_notes.push("too different for diff colours".into());
+            }
             Detail::NoDiff => right_notes.push("too large for diff colours".into()),
             Detail::Plain => right_notes.push("too large for highlighting".into()),
             Detail::Syntax | Detail::Full => {}
@@ -165,6 +182,16 @@ fn end_notes(left: &Pane, right: &Pane) -> Vec<String> {
         _ => {}
     }
     notes
+}
+
+/// Texts between whose common start and common end there are few lines differ in few places; that
+/// is found out far faster than by comparing them.
+fn may_differ_often(left: &str, right: &str) -> bool {
+    let start = left.bytes().zip(right.bytes()).take_while(|(a, b)| a == b).count();
+    let (left, right) = (&left.as_bytes()[start..], &right.as_bytes()[start..]);
+    let end = left.iter().rev().zip(right.iter().rev()).take_while(|(a, b)| a == b).count();
+    let lines = |bytes: &[u8]| bytes[..bytes.len() - end].iter().filter(|b| **b == b'\n').count();
+    lines(left).min(lines(right)) >= DIFF_HUNKS
 }
 
 /// A walk along the common start: far cheaper than a diff.
@@ -277,6 +304,29 @@ mod tests {
         let line = "x".repeat(DIFF_LINE_BYTES + 1);
         assert_eq!(panes("a\n", &line).detail, Detail::NoDiff);
         assert_eq!(panes("a\n", "b\n").detail, Detail::Full);
+        let every_other = |n: usize, changed: &str| -> String {
+            (0..n)
+                .map(|i| format!("line {i} {}\n", if i % 2 == 0 { changed } else { "" }))
+                .collect()
+        };
+        let (old, new) = (every_other(2 * DIFF_HUNKS, ""), every_other(2 * DIFF_HUNKS, "x"));
+        assert_eq!(panes(&old, &new).detail, Detail::Full, "{DIFF_HUNKS} differences");
+        let mut state = 1u32;
+        let mut shuffled = || -> String {
+            let any = |_| {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                ["{\n", "}\n", "\n", "  return;\n", "else\n"][state as usize % 5]
+            };
+            (0..60_000).map(any).collect()
+        };
+        let lines = [2 * DIFF_HUNKS + 2, 100 * DIFF_HUNKS];
+        let mut much = lines.map(|n| [every_other(n, ""), every_other(n, "x")]).to_vec();
+        much.push([shuffled(), shuffled()]);
+        for [old, new] in &much {
+            let panes = panes(old, new);
+            assert_eq!(panes.detail, Detail::NoDiff);
+            assert_eq!(panes.right_notes, ["too different for diff colours"]);
+        }
         assert!(panes("a\n", "b\n").words);
         let text = |line: &str| format!("{line}\n").repeat(WORDS_BYTES / 16 - 8);
         let (old, new) = (text("seven b"), text("other b"));

@@ -22,6 +22,7 @@ import threading
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+PROGRAM = os.path.splitext(os.path.basename(sys.argv[0]))[0]
 PATIENCE = 30  # seconds for anything to happen
 ROWS, COLUMNS = 26, 100
 
@@ -241,7 +242,7 @@ class Neovim:
 
 
 def fail(text):
-    print(f"\ndemo: {text}", file=sys.stderr, flush=True)
+    print(f"\n{PROGRAM}: {text}", file=sys.stderr, flush=True)
     for what, name in LOGS:
         try:
             with open(name, encoding="utf-8", errors="replace") as f:

@@ -184,6 +184,30 @@ fn gemini_and_qwen_see_the_file_and_get_the_users_answer() {
 }
 
 #[test]
+fn edits_made_here_are_returned_when_the_user_accepts_in_the_terminal() {
+    let nvim = editor();
+    let (mut agent, _stream) = gemini(&nvim, "tmp/gemini/ide").connect();
+    let path = nvim.write("dos.txt", "one\r\ntwo\r\n");
+    let close = json!({"filePath": path, "suppressNotification": true});
+    for (typed, told) in [(Some("2GAmine"), json!("one\r\nTWOmine\r\n")), (None, Value::Null)] {
+        let text = "one\r\nTWO\r\n";
+        agent.tool("openDiff", &json!({"filePath": path, "newContent": text}));
+        review_is_shown(&nvim);
+        if let Some(keys) = typed {
+            nvim.keys_in(&nvim.right_panes()[0], keys);
+            nvim.input("<Esc>");
+            nvim.wait_until("the edit", || nvim.lines(nvim.right_panes()[0].buf)[1] == "TWOmine");
+        }
+        let answer = agent.tool("closeDiff", &close);
+        let answer: Value =
+            serde_json::from_str(answer["content"][0]["text"].as_str().unwrap()).unwrap();
+        assert_eq!(answer, json!({"content": told}));
+        nvim.wait_until("the panes to go", || nvim.panes().is_empty());
+    }
+    assert_eq!(nvim.read("dos.txt"), b"one\r\ntwo\r\n");
+}
+
+#[test]
 fn copilot_comes_through_a_socket_that_goes_with_neovim() {
     let nvim = editor();
     let (lock_path, lock) = only_file(&nvim, ".copilot/ide");

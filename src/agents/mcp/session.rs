@@ -507,6 +507,18 @@ impl Session {
         }
     }
 
+    /// This connection's diff of that name, if it is on the desk.
+    pub(super) fn diff_named(&self, name: &str) -> Option<ReviewId> {
+        let pending = self.desk().pending();
+        let mine = pending.iter().find(|(r, _)| r.owner == self.owner && &*r.name == name);
+        mine.map(|(review, _)| review.id.clone())
+    }
+
+    /// Takes back what of that name is still on its way to the desk.
+    pub(super) fn close_early(&self, name: &str, why: Withdrawal) {
+        withdraw_early(&mut lock(&self.requests), why, |diff| diff.name == name);
+    }
+
     /// Takes back this connection's diffs of one name, or all. Returns how many those were.
     pub(super) fn close_diffs(&self, name: Option<&str>, why: Withdrawal) -> usize {
         let early = withdraw_early(&mut lock(&self.requests), why, |diff| {
@@ -737,6 +749,9 @@ mod tests {
         }
         fn encodings<'a>(&'a self, _: &'a Path) -> BoxFuture<'a, Vec<String>> {
             Box::pin(async { Vec::new() })
+        }
+        fn edited<'a>(&'a self, _: &'a ReviewId) -> BoxFuture<'a, Option<Arc<str>>> {
+            Box::pin(async { None })
         }
     }
 

@@ -33,6 +33,28 @@ struct Shared {
     closing: AtomicBool,
 }
 
+/// Keeps a job from being queued twice. It may be queued again once it runs, and also when it is
+/// dropped without having run: the plugin may stop in between, and start again.
+#[derive(Debug, Clone, Default)]
+pub struct Due(Arc<AtomicBool>);
+
+impl Due {
+    /// To be moved into the job and dropped when it runs. `None`: the job is queued already.
+    #[must_use]
+    pub fn claim(&self) -> Option<Claim> {
+        (!self.0.swap(true, Ordering::AcqRel)).then(|| Claim(Arc::clone(&self.0)))
+    }
+}
+
+#[derive(Debug)]
+pub struct Claim(Arc<AtomicBool>);
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
 /// Handle for any thread.
 #[derive(Clone)]
 pub struct Bridge(Arc<Shared>);

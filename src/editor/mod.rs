@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 
 use nvim_oxi::mlua::{self, FromLuaMulti, Function, IntoLuaMulti, Lua, Table};
 
+use bridge::Due;
 pub use bridge::{Bridge, Gone};
 
 use crate::config::Settings;
@@ -84,13 +85,11 @@ impl Editor {
         editor.listen()?;
         editor.define_highlights()?;
         // Many changes, one job: the events themselves wait in the desk.
-        let queued = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let news = Due::default();
         desk.listen(move || {
-            use std::sync::atomic::Ordering;
-            if !queued.swap(true, Ordering::AcqRel) {
-                let queued = std::sync::Arc::clone(&queued);
+            if let Some(claim) = news.claim() {
                 bridge.post(move |editor| {
-                    queued.store(false, Ordering::Release);
+                    drop(claim);
                     editor.stage.desk_changed(editor);
                 });
             }
@@ -128,6 +127,7 @@ impl Editor {
     }
 
     pub fn stop_watching(&self) {
+        self.refresh.stop();
         let (watch, documents) = (self.watch.take(), self.documents.take());
         let removed = watch.map(|w| w.remove()).into_iter().chain(documents.map(|d| d.remove()));
         for error in removed.filter_map(Result::err) {

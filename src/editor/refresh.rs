@@ -19,6 +19,7 @@ use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 use nvim_oxi::mlua::{self, Table};
 
 use super::api::{Buf, Result, Win};
+use super::bridge::Due;
 use super::{Bridge, Editor};
 use crate::review::hunks::kept_lines;
 
@@ -45,12 +46,12 @@ struct Shared {
 
 #[derive(Default)]
 pub struct Refresh {
-    shared: Arc<Mutex<Shared>>,
+    shared: RefCell<Arc<Mutex<Shared>>>,
     /// An agent is connected; agents also write without asking.
     active: Cell<bool>,
     /// Files under review (`None`), and files an agent was just allowed to write: until when.
     expected: RefCell<BTreeMap<PathBuf, Option<Instant>>>,
-    update_due: Cell<bool>,
+    update_due: Due,
 }
 
 impl Refresh {
@@ -58,6 +59,13 @@ impl Refresh {
         if self.active.replace(on) != on {
             self.update_soon(editor);
         }
+    }
+
+    /// The plugin stops: nothing is watched, and what comes after a start begins anew.
+    pub(super) fn stop(&self) {
+        self.shared.take();
+        self.expected.borrow_mut().clear();
+        self.active.set(false);
     }
 
     /// This file is under review: its panes and buffers follow what happens on disk.
@@ -75,11 +83,9 @@ impl Refresh {
 
     /// Buffers came or went.
     pub(super) fn update_soon(&self, editor: &Rc<Editor>) {
-        if self.update_due.replace(true) {
-            return;
-        }
-        editor.after(Duration::from_millis(20), |editor| {
-            editor.refresh.update_due.set(false);
+        let Some(claim) = self.update_due.claim() else { return };
+        editor.after(Duration::from_millis(20), move |editor| {
+            drop(claim);
             if let Err(error) = editor.refresh.update(editor) {
                 tracing::warn!("cannot list buffers: {error}");
             }
@@ -102,7 +108,7 @@ impl Refresh {
             }
         }
         let (shared, bridge, runtime) =
-            (Arc::clone(&self.shared), editor.bridge.clone(), editor.runtime());
+            (Arc::clone(&self.shared.borrow()), editor.bridge.clone(), editor.runtime());
         editor.on_worker(move || watch(&shared, &bridge, runtime.as_ref(), files));
         Ok(())
     }

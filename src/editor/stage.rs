@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use nvim_oxi::mlua::{IntoLua, Table};
 
 use super::api::{At, Buf, Result};
+use super::bridge::Due;
 use super::view::{Edited, Origin, View};
 use super::{Editor, diff_view, recover, refresh, winbar};
 use crate::config::Focus;
@@ -57,7 +58,7 @@ pub struct Stage {
     moving: Cell<bool>,
     /// Insert mode was ended to bring a view in at the next tick.
     interrupted: RefCell<Option<Origin>>,
-    tick_due: Cell<bool>,
+    tick_due: Due,
     /// 'scrollopt' before the first review put windows into diff mode.
     scrollopt: RefCell<Option<String>>,
 }
@@ -175,9 +176,11 @@ impl Stage {
         self.bring_next(editor);
         self.announce(editor);
         self.arm(editor);
-        if self.must_look_again(editor) && !self.tick_due.replace(true) {
-            editor.after(TICK, |editor| {
-                editor.stage.tick_due.set(false);
+        if self.must_look_again(editor)
+            && let Some(claim) = self.tick_due.claim()
+        {
+            editor.after(TICK, move |editor| {
+                drop(claim);
                 editor.stage.tick(editor);
             });
         }

@@ -352,10 +352,10 @@ impl Plugin {
             tokio::join!(stop_server, stop_aivyx, stop_rivumi, stop_codex);
             let _ = done.send(());
         });
-        self.editor.stop_watching();
         // The reviews' windows go now, while sockets are still writing.
         self.editor.stage.desk_changed(&self.editor);
         self.editor.stage.close_leaving(&self.editor, true);
+        self.editor.stop_watching();
         self.editor.set_clients(0);
         self.editor.set_runtime(None);
         let _ = finished.recv_timeout(ANSWER_WITHIN + Duration::from_millis(50));

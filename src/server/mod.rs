@@ -7,6 +7,7 @@
 //! before that (time, memory, connections) is limited.
 
 pub mod auth;
+mod lobby;
 pub mod lockfile;
 mod socket;
 mod streamable;
@@ -39,6 +40,7 @@ use crate::agents::BoxFuture;
 use crate::agents::mcp::{Family, Link, Transport};
 pub use auth::Credentials;
 use auth::Door;
+use lobby::{Lobby, Place};
 use wire::{Socket, Wire};
 
 /// The largest message and frame, in bytes; a proposal and its file fit.
@@ -60,7 +62,7 @@ const REFUSED: Duration = Duration::from_millis(150);
 pub struct Limits {
     /// From accepting a connection to its upgrade.
     pub handshake: Duration,
-    /// Connections that have not proved themselves yet; more wait in the system's queue.
+    /// Connections that have not proved themselves yet; for one more the oldest has to go.
     pub strangers: usize,
     /// Agents at a time.
     pub sessions: usize,
@@ -283,23 +285,19 @@ async fn accept(
     context: Arc<Context>,
     mut hears: watch::Receiver<bool>,
 ) -> JoinSet<()> {
-    let strangers = Arc::new(Semaphore::new(context.limits.strangers));
+    let lobby = Lobby::new(context.limits.strangers);
     let router =
         Router::new().route("/", any(enter)).fallback(enter).with_state(Arc::clone(&context));
     let mut connections = JoinSet::new();
     let door = listener.door(context.port);
     loop {
-        let next = async {
-            let permit = Arc::clone(&strangers).acquire_owned().await.map_err(io::Error::other)?;
-            Ok::<_, io::Error>((permit, listener.accept().await?))
-        };
         tokio::select! {
             () = told(&mut hears) => break,
             Some(_) = connections.join_next() => {}
-            accepted = next => match accepted {
-                Ok((permit, wire)) => {
+            accepted = listener.accept() => match accepted {
+                Ok(wire) => {
                     let context = Arc::clone(&context);
-                    connections.spawn(serve(wire, door, router.clone(), context, permit));
+                    connections.spawn(serve(wire, door, router.clone(), context, lobby.enter()));
                 }
                 // Out of descriptors, or the peer was faster: not ours to repair.
                 Err(error) => {
@@ -354,13 +352,7 @@ struct Upgraded {
     place: OwnedSemaphorePermit,
 }
 
-async fn serve(
-    wire: Wire,
-    door: Door,
-    router: Router,
-    context: Arc<Context>,
-    stranger: OwnedSemaphorePermit,
-) {
+async fn serve(wire: Wire, door: Door, router: Router, context: Arc<Context>, mut stranger: Place) {
     let (upgraded_slot, upgraded) = Slot::new();
     let (admitted_slot, admitted) = Slot::new();
     let visit = Visit { door, upgraded: upgraded_slot, admitted: admitted_slot };
@@ -392,6 +384,7 @@ async fn serve(
             return wire.close(REFUSED).await;
         }
         upgraded = tokio::time::timeout(context.limits.handshake, &mut handshake) => upgraded,
+        () = stranger.shown_out() => return tracing::debug!("a silent connection had to go"),
         () = told(&mut stop) => return,
     };
     match upgraded {

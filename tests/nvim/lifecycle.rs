@@ -102,6 +102,43 @@ fn starting_and_stopping_fifty_times_leaves_nothing() {
 }
 
 #[test]
+fn a_stop_in_the_middle_of_reviews_is_forgotten_at_the_next_start() {
+    let nvim = Nvim::builder().file("a.txt", "one\ntwo\n").start();
+    nvim.edit("a.txt");
+    // A stop that comes at any moment: proposals shown, on their way, and just decided.
+    for moment in 0..6u64 {
+        let agent = Client::connect(&nvim, Dialect::Claude);
+        let asked: Vec<_> = (0..3)
+            .map(|n| agent.open_diff(nvim.path("a.txt"), &format!("one\n{n} of {moment}\n")))
+            .collect();
+        if moment == 0 {
+            nvim.shown(&asked[2]);
+        } else {
+            nvim.settle(Duration::from_millis(8 * moment));
+        }
+        nvim.cmd("IdeStop");
+        for pending in &asked {
+            assert_eq!(pending.verdict(), Verdict::Rejected);
+        }
+        nvim.wait_no_locks();
+        assert!(nvim.right_panes().is_empty());
+        nvim.cmd("IdeStart");
+        nvim.lock(Dialect::Claude);
+    }
+    // Reviews come into view as ever, and what the agent writes is shown.
+    let agent = Client::connect(&nvim, Dialect::Claude);
+    let text = "one\nafter the stop\n";
+    let pending = agent.open_diff(nvim.path("a.txt"), text);
+    let review = nvim.shown(&pending);
+    nvim.accept(&review);
+    assert_eq!(pending.verdict(), Verdict::Saved(text.into()));
+    nvim.write("a.txt", text);
+    agent.close_tab(&pending);
+    let buf = nvim.eval("bufnr('a.txt')").as_i64().unwrap();
+    nvim.wait_until("the buffer follows", || nvim.lines(buf) == ["one", "after the stop"]);
+}
+
+#[test]
 fn setup_twice_is_as_good_as_once() {
     let nvim = Nvim::builder().after("require('gangway').setup({ auto_start = 'always' })").start();
     let agent = Client::connect(&nvim, Dialect::Claude);

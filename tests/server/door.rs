@@ -169,20 +169,40 @@ async fn probes_leave_no_trace_and_do_not_take_the_places_of_agents() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_does_not_come_to_the_point_is_put_out_and_others_wait_for_a_place() {
-    let limits =
-        Limits { handshake: Duration::from_millis(400), strangers: 2, ..Limits::default() };
+async fn who_does_not_come_to_the_point_is_put_out() {
+    let limits = Limits { handshake: Duration::from_millis(400), ..Limits::default() };
     let rig = Rig::with(limits).await;
     let mut idle = rig.raw().await;
     let mut slow = rig.raw().await;
-    slow.write_all(b"GET / HTTP/1.1\r\nHo").await.unwrap();
     let begun = std::time::Instant::now();
-    // Comes in as soon as one of the two places is free.
-    rig.client(Family::Pi).await;
-    assert!(begun.elapsed() > Duration::from_millis(100), "the places were not taken");
+    slow.write_all(b"GET / HTTP/1.1\r\nHo").await.unwrap();
     read_out(&mut slow).await;
     read_out(&mut idle).await;
+    assert!(begun.elapsed() > Duration::from_millis(100), "at once");
     assert!(begun.elapsed() < Duration::from_secs(5));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn silent_connections_however_many_shut_nobody_out() {
+    // Nobody is put out for being slow in this test.
+    let limits = Limits { handshake: Duration::from_secs(600), strangers: 4, ..Limits::default() };
+    let rig = Rig::with(limits).await;
+    let mut first = rig.raw().await;
+    let mut silent = Vec::new();
+    for _ in 0..40 {
+        let mut one = rig.raw().await;
+        one.write_all(b"GET / HTTP/1.1\r\nHo").await.unwrap();
+        silent.push(one);
+    }
+    let agent = rig.client(Family::Pi).await;
+    // The oldest had to go for it; an agent that is in stays in.
+    read_out(&mut first).await;
+    for _ in 0..40 {
+        silent.push(rig.raw().await);
+    }
+    rig.client(Family::Claude).await;
+    assert_eq!(rig.mcp.client_count(), 2);
+    drop(agent);
 }
 
 #[tokio::test(flavor = "multi_thread")]

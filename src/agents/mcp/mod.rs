@@ -2,10 +2,12 @@
 //! Copilot CLI over HTTP.
 //!
 //! `Mcp` is what all their connections share; `plugin.rs` makes one and hands it every connection
-//! the server lets in. `session` is one connection, `rpc` its messages, `tools` what it can call,
-//! `dialect` how the agents differ. Runs on the tokio runtime; `Mcp` itself may be used anywhere.
+//! the server lets in. `session` is one connection, `requests` what it has asked, `rpc` its
+//! messages, `tools` what it can call, `dialect` how the agents differ. Runs on the tokio runtime;
+//! `Mcp` itself may be used anywhere.
 
 pub mod dialect;
+mod requests;
 pub mod rpc;
 mod session;
 pub mod tools;

@@ -19,6 +19,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::dialect::{Dialect, Family, Moment, Told};
+use super::requests::Requests;
 use super::rpc::{self, Id, Incoming, Params, RpcError, ToolResult};
 use super::tools::{self, Outcome, Running};
 use super::{ClientEvent, ClientInfo, Closed, Link, Owed, Peer, Shared, lock};
@@ -30,10 +31,6 @@ use crate::review::{Owner, ReviewId, Withdrawal};
 const OUTBOX: usize = 32;
 /// Calls of one client in work at a time, open diffs aside.
 const CALLS_AT_ONCE: usize = 64;
-/// Open diffs of one client; real agents have one to five.
-const MAX_DIFFS: usize = 256;
-/// Proposed text in all open diffs of one client, in bytes.
-const MAX_DIFF_BYTES: usize = 256 << 20;
 /// Between two `selection_changed`.
 const PACE: Duration = Duration::from_millis(100);
 /// When we stop: how long a call that waits for Neovim may still take.
@@ -58,30 +55,6 @@ struct Introduction {
     pid: Option<u32>,
 }
 
-/// An unanswered `tools/call`.
-struct Request {
-    seq: u64,
-    id: Id,
-    /// The peer took it back: no response.
-    cancelled: bool,
-    diff: Option<Diff>,
-}
-
-/// An `openDiff` on its way to the desk, or there.
-struct Diff {
-    name: String,
-    bytes: usize,
-    /// Taken back before it reached the desk.
-    early: Option<Withdrawal>,
-    review: Option<ReviewId>,
-}
-
-#[derive(Default)]
-struct Requests {
-    next: u64,
-    open: Vec<Request>,
-}
-
 /// From when on selections may be sent; a new round sends the present one again.
 #[derive(Clone, Copy, Default)]
 struct Opening {
@@ -95,7 +68,7 @@ pub(super) struct Session {
     family: Family,
     connected_at: SystemTime,
     introduction: Mutex<Introduction>,
-    requests: Mutex<Requests>,
+    requests: Requests,
     outbox: mpsc::Sender<String>,
     /// Letters handed to the outbox that are not on their way yet.
     unsent: AtomicUsize,
@@ -146,7 +119,7 @@ impl Drop for Presence {
         let client = session.client();
         lock(&session.shared.sessions).remove(&session.owner.0);
         // A call that runs on another thread right now must not bring its diff to the desk later.
-        withdraw_early(&mut lock(&session.requests), Withdrawal::OwnerLost, |_| true);
+        session.requests.withdraw(None, Withdrawal::OwnerLost);
         session.shared.desk.withdraw_all(session.owner, Withdrawal::OwnerLost);
         if let Some(client) = client {
             (session.shared.listener)(ClientEvent::Disconnected(client));
@@ -199,7 +172,7 @@ impl Session {
             family,
             connected_at: SystemTime::now(),
             introduction: Mutex::default(),
-            requests: Mutex::default(),
+            requests: Requests::default(),
             outbox,
             unsent: AtomicUsize::new(0),
             opening: watch::Sender::default(),
@@ -266,8 +239,7 @@ impl Session {
     }
 
     fn has_room(&self, running: usize) -> bool {
-        let diffs = lock(&self.requests).open.iter().filter(|r| r.diff.is_some()).count();
-        running.saturating_sub(diffs) < CALLS_AT_ONCE
+        running.saturating_sub(self.requests.diffs()) < CALLS_AT_ONCE
     }
 
     async fn receive(self: &Arc<Self>, text: &str, calls: &mut JoinSet<()>) {
@@ -352,28 +324,14 @@ impl Session {
                 return Err(RpcError::params(format!("arguments must be an object, not {is}")));
             }
         };
-        let seq = self.begin(id.clone());
+        let seq = self.requests.begin(id.clone());
         match tool.start(self, seq, arguments) {
             Ok(running) => Ok(Answer::Later(seq, running)),
             Err(error) => {
-                self.take(seq);
+                self.requests.take(seq);
                 Err(error)
             }
         }
-    }
-
-    fn begin(&self, id: Id) -> u64 {
-        let mut requests = lock(&self.requests);
-        requests.next += 1;
-        let seq = requests.next;
-        requests.open.push(Request { seq, id, cancelled: false, diff: None });
-        seq
-    }
-
-    fn take(&self, seq: u64) -> Option<Request> {
-        let mut requests = lock(&self.requests);
-        let at = requests.open.iter().position(|request| request.seq == seq)?;
-        Some(requests.open.swap_remove(at))
     }
 
     /// Runs a call to its end and answers it, whatever happens in it.
@@ -390,7 +348,7 @@ impl Session {
         // Until the answer is on its way the session is not settled: a large one takes a while to
         // write down, and a stop must not slip in between.
         let _answering = self.owed.one_more();
-        let Some(request) = self.take(seq) else { return };
+        let Some(request) = self.requests.take(seq) else { return };
         if let Outcome::Result(result) = outcome
             && !request.cancelled
         {
@@ -400,14 +358,8 @@ impl Session {
 
     /// The answer to a call that cannot have its own.
     fn apology(&self, seq: u64, why: &str) -> ToolResult {
-        let requests = lock(&self.requests);
-        let diff = requests.open.iter().find(|r| r.seq == seq).and_then(|r| r.diff.as_ref());
-        match diff {
-            Some(diff) => Dialect::no_review(
-                Dialect::of(self.family, lock(&self.introduction).name.as_deref()),
-                &diff.name,
-                why,
-            ),
+        match self.requests.diff_name(seq) {
+            Some(name) => self.dialect().no_review(&name, why),
             None => ToolResult::failed(why),
         }
     }
@@ -461,48 +413,23 @@ impl Session {
 
     // ---- diffs: between the request and the desk
 
-    /// Books an `openDiff`. One of the same name that is still on its way is refused, as the desk
-    /// does with one that is there. An error says why there is no room.
+    pub(super) fn requests(&self) -> &Requests {
+        &self.requests
+    }
+
+    /// Books an `openDiff`. An error says why there is no room.
     pub(super) fn book_diff(&self, seq: u64, name: &str, bytes: usize) -> Result<(), String> {
-        let stopping = *self.stop.borrow();
-        let mut requests = lock(&self.requests);
-        let diffs = || requests.open.iter().filter_map(|request| request.diff.as_ref());
-        let crowded = self.owed.count() > MAX_DIFFS
-            || diffs().map(|diff| diff.bytes).sum::<usize>() + bytes > MAX_DIFF_BYTES;
-        if !name.is_empty() {
-            withdraw_early(&mut requests, Withdrawal::Closed, |diff| diff.name == name);
+        let early = self.stop.borrow().then_some(Withdrawal::Closed);
+        if self.requests.book(seq, name, bytes, self.owed.count(), early) {
+            Ok(())
+        } else {
+            Err("too many diffs of this agent wait for an answer".into())
         }
-        let early = stopping.then_some(Withdrawal::Closed);
-        if let Some(request) = requests.open.iter_mut().find(|request| request.seq == seq) {
-            request.diff = Some(Diff { name: name.to_owned(), bytes, early, review: None });
-        }
-        if crowded { Err("too many diffs of this agent wait for an answer".into()) } else { Ok(()) }
-    }
-
-    /// An earlier diff of this connection is still on its way to the desk.
-    pub(super) fn diff_is_behind(&self, seq: u64) -> bool {
-        let requests = lock(&self.requests);
-        let on_its_way = |diff: &Diff| diff.review.is_none() && diff.early.is_none();
-        requests.open.iter().any(|r| r.seq < seq && r.diff.as_ref().is_some_and(on_its_way))
-    }
-
-    /// Whether the diff was taken back before it reached the desk.
-    pub(super) fn diff_withdrawn(&self, seq: u64) -> Option<Withdrawal> {
-        let requests = lock(&self.requests);
-        requests.open.iter().find(|r| r.seq == seq)?.diff.as_ref()?.early
     }
 
     /// The diff is on the desk. If it was taken back in that moment, it is off again.
     pub(super) fn diff_opened(&self, seq: u64, id: &ReviewId) {
-        let early = {
-            let mut requests = lock(&self.requests);
-            let request = requests.open.iter_mut().find(|request| request.seq == seq);
-            request.and_then(|request| request.diff.as_mut()).and_then(|diff| {
-                diff.review = Some(id.clone());
-                diff.early
-            })
-        };
-        if let Some(why) = early {
+        if let Some(why) = self.requests.opened(seq, id) {
             self.desk().withdraw_one(self.owner, id, why);
         }
     }
@@ -514,17 +441,9 @@ impl Session {
         mine.map(|(review, _)| review.id.clone())
     }
 
-    /// Takes back what of that name is still on its way to the desk.
-    pub(super) fn close_early(&self, name: &str, why: Withdrawal) {
-        withdraw_early(&mut lock(&self.requests), why, |diff| diff.name == name);
-    }
-
     /// Takes back this connection's diffs of one name, or all. Returns how many those were.
     pub(super) fn close_diffs(&self, name: Option<&str>, why: Withdrawal) -> usize {
-        let early = withdraw_early(&mut lock(&self.requests), why, |diff| {
-            name.is_none_or(|name| diff.name == name)
-        });
-        early
+        self.requests.withdraw(name, why)
             + match name {
                 Some(name) => self.desk().withdraw(self.owner, name, why),
                 None => self.desk().withdraw_all(self.owner, why),
@@ -532,18 +451,7 @@ impl Session {
     }
 
     fn cancel(&self, id: &Value) {
-        let mut reviews = Vec::new();
-        for request in &mut lock(&self.requests).open {
-            if request.id.value().as_ref() != Some(id) {
-                continue;
-            }
-            request.cancelled = true;
-            if let Some(diff) = &mut request.diff {
-                diff.early = diff.early.or(Some(Withdrawal::Cancelled));
-                reviews.extend(diff.review.clone());
-            }
-        }
-        for review in reviews {
+        for review in self.requests.cancel(id) {
             self.desk().withdraw_one(self.owner, &review, Withdrawal::Cancelled);
         }
     }
@@ -669,7 +577,7 @@ impl Session {
     /// Takes back everything it asked: each call is answered. Returns how long to listen for a
     /// follow-up afterwards.
     fn stop_asking(&self) -> Duration {
-        let waited = lock(&self.requests).open.iter().any(|request| request.diff.is_some());
+        let waited = self.requests.diffs() > 0;
         self.close_diffs(None, Withdrawal::Closed);
         if waited && self.family == Family::Pi { NEXT_EDIT } else { Duration::ZERO }
     }
@@ -679,7 +587,7 @@ impl Session {
         let mut since = None;
         loop {
             // What is owed may be a notification: then its request was answered long ago.
-            let busy = !lock(&self.requests).open.is_empty()
+            let busy = !self.requests.is_empty()
                 || self.owed.count() > 0
                 || self.unsent.load(Ordering::Acquire) > 0;
             match since {
@@ -696,21 +604,6 @@ impl Session {
 enum Answer {
     Now(Value),
     Later(u64, Running),
-}
-
-fn withdraw_early(
-    requests: &mut Requests,
-    why: Withdrawal,
-    which: impl Fn(&Diff) -> bool,
-) -> usize {
-    let diffs = requests.open.iter_mut().filter_map(|request| request.diff.as_mut());
-    let waiting = diffs.filter(|diff| diff.review.is_none() && diff.early.is_none());
-    let mut count = 0;
-    for diff in waiting.filter(|diff| which(diff)) {
-        diff.early = Some(why);
-        count += 1;
-    }
-    count
 }
 
 /// A word of the client's for people to read: one short line without control characters.
@@ -849,7 +742,7 @@ mod tests {
         let stop = watch::channel(false).1;
         let outbox = mpsc::channel(1).0;
         let session = Arc::new(Session::new(mcp.0, Family::Pi, outbox, stop, Owed::default()));
-        let seq = session.begin(Id::null());
+        let seq = session.requests.begin(Id::null());
         session.book_diff(seq, "t", 1).unwrap();
         (session, seq)
     }

@@ -101,13 +101,14 @@ async fn ended(session: &Session, file_path: &str, nothing: bool, verdict: Verdi
     }
 }
 
-/// The agent has had its answer elsewhere. If that was a yes it takes the text we return, so the
-/// user's edits are read before the pane goes; without any it takes its own proposal.
+/// The agent has had its answer elsewhere. If that was a yes, Gemini takes the text we return, so
+/// the user's edits are read before the pane goes; without any it takes its own proposal. Qwen Code
+/// (0.24.4) has gone on with its own by then.
 fn close_diff(call: Call, map: Map<String, Value>) -> Result<Running, RpcError> {
     let args: CloseDiff = arguments(map)?;
     let silent = args.suppress_notification.unwrap_or(false);
     let why = if silent { Withdrawal::Cancelled } else { Withdrawal::Closed };
-    call.session.close_early(&args.file_path, why);
+    call.session.requests().withdraw(Some(&args.file_path), why);
     let review = call.session.diff_named(&args.file_path);
     later(async move {
         let Some(id) = review else { return ToolResult::json(&json!({"content": null})) };

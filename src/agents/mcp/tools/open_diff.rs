@@ -91,11 +91,11 @@ pub(super) async fn ask(
     let old = read_old(call, &old_path, &path).await?;
     // Files are read side by side; the desk gets the questions in the order they were asked in.
     let patience = Instant::now() + IN_ORDER;
-    while call.session.diff_is_behind(call.seq) && Instant::now() < patience {
+    while call.session.requests().is_behind(call.seq) && Instant::now() < patience {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     let (sender, verdict) = oneshot::channel();
-    if let Some(why) = call.session.diff_withdrawn(call.seq) {
+    if let Some(why) = call.session.requests().withdrawn(call.seq) {
         let _ = sender.send(Verdict::Withdrawn(why));
     } else {
         let review = call.session.desk().open(

@@ -1,0 +1,69 @@
+//! What crashed Neovims left behind. Reads and removes files, tries ports: never on Neovim's
+//! thread.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::MAX_LOCK;
+use super::form::Seen;
+use crate::agents::mcp::Family;
+use crate::files;
+
+/// A closed port of this machine refuses at once; a full one does not answer.
+const PROBE: Duration = Duration::from_millis(200);
+
+/// The readable lock files of a family's directory.
+pub(super) fn seen_in(family: Family, directory: &Path) -> Vec<(PathBuf, Seen)> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let read = entries.filter_map(|entry| {
+        let path = entry.path();
+        let bytes = files::read_own(&path, MAX_LOCK).ok()?;
+        let seen = Seen::read(family, path.file_name()?.to_str()?, &bytes)?;
+        Some((path, seen))
+    });
+    read.collect()
+}
+
+/// Removes what crashed Neovims left in `directory`: lock files with our kind of name whose
+/// process is gone and whose port is closed, and unfinished ones. Nothing of anybody else.
+pub(super) fn sweep(family: Family, directory: &Path) {
+    for (path, seen) in seen_in(family, directory) {
+        let ours = seen.name.starts_with("Neovim (") && seen.name.ends_with(')');
+        if ours && !is_alive(seen.pid) && !is_open(seen.port) {
+            tracing::info!(path = %path.display(), "removing a stale lock file");
+            let _ = std::fs::remove_file(path);
+            if let Some(socket) = seen.socket {
+                crate::server::remove_socket(&socket);
+            }
+        }
+    }
+    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let pid = name.to_str().and_then(|name| {
+            name.strip_prefix(".gangway-")?.strip_suffix(".tmp")?.split('-').next()?.parse().ok()
+        });
+        if pid.is_some_and(|pid| !is_alive(pid)) {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// A process of that id runs, whoever's it is.
+#[must_use]
+pub fn is_alive(pid: u32) -> bool {
+    let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
+    pid.is_some_and(|pid| match rustix::process::test_kill_process(pid) {
+        Ok(()) => true,
+        Err(error) => error == rustix::io::Errno::PERM,
+    })
+}
+
+fn is_open(port: u16) -> bool {
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    match TcpStream::connect_timeout(&address, PROBE) {
+        Ok(_) => true,
+        // Only a refusal says that nobody listens.
+        Err(error) => error.kind() != std::io::ErrorKind::ConnectionRefused,
+    }
+}

@@ -52,6 +52,20 @@ async fn claude_is_told_once_it_has_settled_and_again_when_it_lists_the_tools_ag
     other.note("selection_changed").await;
 }
 
+/// Seen with the real one on a busy machine: 300 ms after its handshake it did not listen yet.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_claude_code_missed_while_it_started_is_sent_once_more() {
+    let rig = Rig::new().await;
+    rig.show(at("/work/a.txt", 2, None));
+    let mut claude = rig.client(Family::Claude).await;
+    claude.call("tools/list", json!({})).await;
+    let first = claude.note("selection_changed").await;
+    let begun = Instant::now();
+    assert_eq!(claude.note("selection_changed").await, first);
+    assert!(begun.elapsed() > Duration::from_secs(1), "{:?}", begun.elapsed());
+    assert!(selections(&claude.listen(Duration::from_millis(2500)).await).is_empty());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn opencode_counts_lines_from_one() {
     let rig = Rig::new().await;

@@ -262,6 +262,8 @@ pub enum Moment {
 
 /// Claude Code drops what comes sooner after its handshake; 200 ms were enough when tried.
 const CLAUDE_SETTLES: Duration = Duration::from_millis(300);
+/// On a busy machine they are not, and nothing tells us: it is sent once more.
+const CLAUDE_SETTLES_AT_LAST: Duration = Duration::from_secs(2);
 
 impl Dialect {
     /// `client` is `clientInfo.name`.
@@ -301,6 +303,13 @@ impl Dialect {
             (Dialect::Claude, Moment::Initialized | Moment::ToolsListed) => Some(CLAUDE_SETTLES),
             _ => None,
         }
+    }
+
+    /// After the current selection was sent because of such a moment: how long until it is sent
+    /// once more, to a client that may have missed it.
+    #[must_use]
+    pub fn repeats(self) -> Option<Duration> {
+        (self == Dialect::Claude).then_some(CLAUDE_SETTLES_AT_LAST)
     }
 
     /// The agent can be told "mention this file in the prompt". The others put what the user is at

@@ -537,6 +537,7 @@ impl Session {
         let mut openings = self.opening.subscribe();
         let mut last: Option<Told> = None;
         let mut sent_round = 0;
+        let mut again = None;
         let mut next = Instant::now();
         loop {
             let opening = *openings.borrow_and_update();
@@ -556,7 +557,11 @@ impl Session {
             let snapshot = snapshots.borrow_and_update().clone();
             let dialect = self.dialect();
             let told = dialect.tells(&snapshot);
-            if told != last || (opening.round != sent_round && told.is_some()) {
+            if opening.round != sent_round {
+                again = dialect.repeats().map(|delay| Instant::now() + delay);
+            }
+            let repeat = again.take_if(|at| *at <= Instant::now()).is_some();
+            if told != last || ((repeat || opening.round != sent_round) && told.is_some()) {
                 permit.send(dialect.note(told.as_ref(), &snapshot));
                 last = told;
                 next = Instant::now() + PACE;
@@ -565,6 +570,7 @@ impl Session {
             tokio::select! {
                 Ok(()) = snapshots.changed() => {}
                 Ok(()) = openings.changed() => {}
+                () = tokio::time::sleep_until(again.unwrap_or(next)), if again.is_some() => {}
                 else => break,
             }
         }

@@ -142,7 +142,7 @@ async fn a_diff_that_is_answered_in_the_terminal_is_closed_as_quietly_as_asked()
     assert!(other["result"].get("isError").is_none(), "{other}");
 }
 
-/// Accepting in the terminal takes what `closeDiff` answers, and the proposal when that is nothing.
+/// A yes in Gemini's terminal takes what `closeDiff` answers, and the proposal when that is nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_user_typed_into_the_pane_is_the_answer_when_the_diff_is_closed() {
     let rig = Rig::new().await;

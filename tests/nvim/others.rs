@@ -175,6 +175,11 @@ fn gemini_and_qwen_see_the_file_and_get_the_users_answer() {
         }
         let status = nvim.status();
         assert_eq!(status["clients"].as_array().unwrap().len(), 1, "{status}");
+        let lines = "return table.concat(require('gangway.commands').status_lines(), '\\n')";
+        let told = nvim.lua::<String>(lines, ());
+        let agent_is_qwen = dir.starts_with(".qwen");
+        assert!(told.contains(if agent_is_qwen { "Qwen Code" } else { "Gemini CLI" }), "{told}");
+        assert_eq!(told.contains("in its default approval mode"), agent_is_qwen, "{told}");
         agent.tool("openDiff", &json!({"filePath": path, "newContent": "x\n"}));
         review_is_shown(&nvim);
         let exit = nvim.quit("qa!");

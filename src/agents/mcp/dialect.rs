@@ -262,8 +262,9 @@ pub enum Moment {
 
 /// Claude Code drops what comes sooner after its handshake; 200 ms were enough when tried.
 const CLAUDE_SETTLES: Duration = Duration::from_millis(300);
-/// On a busy machine they are not, and nothing tells us: it is sent once more.
-const CLAUDE_SETTLES_AT_LAST: Duration = Duration::from_secs(2);
+/// On a busy machine they are not, and nothing tells us: it is sent again after each of these.
+const CLAUDE_SETTLES_AT_LAST: &[Duration] =
+    &[Duration::from_millis(300), Duration::from_millis(600), Duration::from_millis(1200)];
 
 impl Dialect {
     /// `client` is `clientInfo.name`.
@@ -305,11 +306,11 @@ impl Dialect {
         }
     }
 
-    /// After the current selection was sent because of such a moment: how long until it is sent
-    /// once more, to a client that may have missed it.
+    /// After the current selection was sent because of such a moment: the pauses after which it is
+    /// sent again, to a client that may have missed it.
     #[must_use]
-    pub fn repeats(self) -> Option<Duration> {
-        (self == Dialect::Claude).then_some(CLAUDE_SETTLES_AT_LAST)
+    pub fn repeats(self) -> &'static [Duration] {
+        if self == Dialect::Claude { CLAUDE_SETTLES_AT_LAST } else { &[] }
     }
 
     /// The agent can be told "mention this file in the prompt". The others put what the user is at

@@ -537,7 +537,7 @@ impl Session {
         let mut openings = self.opening.subscribe();
         let mut last: Option<Told> = None;
         let mut sent_round = 0;
-        let mut again = None;
+        let (mut again, mut repeats) = (None, [].iter());
         let mut next = Instant::now();
         loop {
             let opening = *openings.borrow_and_update();
@@ -557,11 +557,15 @@ impl Session {
             let snapshot = snapshots.borrow_and_update().clone();
             let dialect = self.dialect();
             let told = dialect.tells(&snapshot);
-            if opening.round != sent_round {
-                again = dialect.repeats().map(|delay| Instant::now() + delay);
+            let opened = opening.round != sent_round;
+            if opened {
+                repeats = dialect.repeats().iter();
             }
-            let repeat = again.take_if(|at| *at <= Instant::now()).is_some();
-            if told != last || ((repeat || opening.round != sent_round) && told.is_some()) {
+            let due = opened || again.is_some_and(|at| at <= Instant::now());
+            if due {
+                again = repeats.next().map(|pause| Instant::now() + *pause);
+            }
+            if told != last || (due && told.is_some()) {
                 permit.send(dialect.note(told.as_ref(), &snapshot));
                 last = told;
                 next = Instant::now() + PACE;

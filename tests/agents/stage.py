@@ -29,11 +29,12 @@ class Stage:
     def __init__(self, folder, library, nvim, node):
         self.folder, self.nvim_path = folder, nvim
         self.home, self.project = os.path.join(folder, "home"), os.path.join(folder, "project")
-        self.file = os.path.join(self.project, "greet.py")
+        self.file = self.open = os.path.join(self.project, "greet.py")
         tmp = os.path.join(folder, "tmp")
         for path in (self.home, self.project, tmp):
             os.mkdir(path)
-        self.write(self.file, BEFORE)
+        self.before, self.after, self.edited = BEFORE, AFTER, EDITED
+        self.write(self.file, self.before)
         # Nothing of the caller's environment: no key, no proxy, no editor that waits elsewhere.
         self.env = {"HOME": self.home, "TMPDIR": tmp, "TERM": "xterm-256color", "LANG": "C.UTF-8", "SHELL": "/bin/sh",
                     "PATH": os.pathsep.join([os.path.dirname(node), "/usr/local/bin", "/usr/bin", "/bin"])}
@@ -48,12 +49,23 @@ class Stage:
     def settings(self, name, content):
         self.write(os.path.join(self.home, name), content)
 
+    def crlf(self):
+        """The file, and what is to become of it, with carriage returns."""
+        self.before, self.after, self.edited = (
+            text.replace("\n", "\r\n") for text in (self.before, self.after, self.edited))
+        self.write(self.file, self.before)
+
+    def new_file(self, with_folder):
+        """The agent is to make a file, and the folder for it."""
+        self.file, self.before = os.path.join(self.project, "new folder" if with_folder else "", "new file.py"), None
+
     def read(self, path):
         with open(path, encoding="utf-8", newline="") as f:
             return f.read()
 
     def content(self):
-        return self.read(self.file)
+        """None while there is no file."""
+        return self.read(self.file) if os.path.exists(self.file) else None
 
     # ---- the user's Neovim
 
@@ -61,7 +73,7 @@ class Stage:
         init = os.path.join(self.folder, "init.lua")
         self.write(init, f"vim.opt.runtimepath:prepend({json.dumps(ROOT)})\nrequire('gangway').setup({{ log_level = 'debug' }})\n")
         demo.LOGS[:] = [("the plugin's log", os.path.join(self.home, ".local/state/nvim/gangway.log"))]
-        self.nvim = demo.Neovim([self.nvim_path, "--clean", "-u", init, self.file],
+        self.nvim = demo.Neovim([self.nvim_path, "--clean", "-u", init, self.open],
                                 {**self.env, "GANGWAY_LIBRARY": self.library}, self.project)
         demo.wait_for("gangway to listen", lambda: self.status().get("port"))
 

@@ -325,10 +325,10 @@ impl Dialect {
         u32::from(self == Dialect::Opencode)
     }
 
-    /// Pi and opencode print `end.line` as the last selected line; an end at the start of a line
-    /// is the end of the line before.
+    /// These print `end.line` as the last selected line; an end at the start of a line is the end
+    /// of the line before.
     fn end_is_last_line(self) -> bool {
-        matches!(self, Dialect::Pi | Dialect::Opencode)
+        matches!(self, Dialect::Pi | Dialect::Opencode | Dialect::Copilot)
     }
 
     fn position(self, position: Position) -> WirePosition {
@@ -414,9 +414,12 @@ impl Dialect {
         if self != Dialect::Copilot {
             return rpc::notification("at_mentioned", &self.mention(path, lines));
         }
+        // It prints `end.line` as the last one, so the end is in that line, not behind it.
+        let last_line = selected.and_then(|text| text.lines().last()).unwrap_or_default();
+        let length = u32::try_from(last_line.encode_utf16().count()).unwrap_or(u32::MAX);
         let range = lines.map(|(first, last)| Range {
             start: Position::new(first, 0),
-            end: Position::new(last.saturating_add(1), 0),
+            end: Position::new(last, length),
         });
         let method = if lines.is_some() { "add_selection" } else { "add_file_reference" };
         let params = FileReference {
@@ -562,6 +565,7 @@ mod tests {
         let lines = range((2, 4), (4, 0));
         assert_eq!(sent(Dialect::Claude, lines, "x")["selection"]["end"]["line"], 4);
         assert_eq!(sent(Dialect::Pi, lines, "x")["selection"]["end"]["line"], 3);
+        assert_eq!(sent(Dialect::Copilot, lines, "x")["selection"]["end"]["line"], 3);
         let pi = sent(Dialect::Pi, range((2, 4), (3, 0)), "\n")["selection"].clone();
         assert_eq!(pi["end"], json!({"line": 2, "character": 4}));
         assert_eq!(pi["isEmpty"], false);

@@ -273,7 +273,9 @@ impl Api {
 
     // ---- options and variables
 
+    /// An `OptionSet` handler of the user's that throws is not ours to fail on.
     pub fn set_option(&self, name: &str, value: impl IntoLua, at: At) -> Result<()> {
+        let value = value.into_lua(&self.lua)?;
         let opts = match at {
             At::Global => self.table()?,
             At::Buf(buf) => self.opts([("buf", buf.into_lua(&self.lua)?)])?,
@@ -282,7 +284,13 @@ impl Api {
                 ("scope", "local".into_lua(&self.lua)?),
             ])?,
         };
-        self.call("nvim_set_option_value", (name, value, opts))
+        let set = self.call::<()>("nvim_set_option_value", (name, value.clone(), opts.clone()));
+        let Err(error) = set else { return Ok(()) };
+        if self.call::<Value>("nvim_get_option_value", (name, opts))? != value {
+            return Err(error);
+        }
+        tracing::debug!("after setting '{name}': {error}");
+        Ok(())
     }
 
     pub fn option<R: mlua::FromLua>(&self, name: &str, at: At) -> Result<R> {
@@ -359,7 +367,7 @@ impl Api {
     /// `vim.log.levels`: 2 info, 3 warn, 4 error.
     pub fn notify(&self, message: &str, level: i64) {
         let tell = || -> Result<()> {
-            let room: usize = self.vim.get::<Table>("v")?.get::<usize>("echospace")?.max(20);
+            let room: usize = self.vim.get::<Table>("v")?.get::<usize>("echospace")?.max(1);
             let line = format!("gangway: {}", message.replace(['\n', '\r'], " "));
             // Errors may be long and worth a second line; a mere announcement never is.
             let line = if level >= 4 || line.chars().count() <= room {

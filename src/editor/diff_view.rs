@@ -139,6 +139,8 @@ pub(super) fn pane(api: &Api, made: &mut Vec<Buf>, body: &str, kind: &str) -> Re
     let buf = api.create_buf()?;
     made.push(buf);
     for (name, value) in [
+        // `nvim -M` would not let us fill it.
+        ("modifiable", Value::Boolean(true)),
         ("swapfile", Value::Boolean(false)),
         ("undofile", Value::Boolean(false)),
         ("modeline", Value::Boolean(false)),

@@ -15,7 +15,16 @@ local bo = vim.bo[buf]
 local undolevels, modifiable = bo.undolevels, bo.modifiable
 bo.modifiable = true
 bo.undolevels = -1 -- the first u must not empty the pane
-vim.api.nvim_buf_set_lines(buf, 0, -1, true, lines)
+if vim.api.nvim_buf_line_count(buf) > 1 then
+  vim.api.nvim_buf_set_lines(buf, 0, -1, true, lines)
+else
+  -- Not in the place of a single line: U would bring that back.
+  vim.api.nvim_buf_set_lines(buf, 0, 0, true, lines)
+  vim.api.nvim_buf_set_lines(buf, -2, -1, true, {})
+  for _, win in ipairs(vim.fn.win_findbuf(buf)) do
+    vim.api.nvim_win_set_cursor(win, { 1, 0 })
+  end
+end
 bo.undolevels = undolevels
 bo.modifiable = modifiable
 bo.modified = false

@@ -61,6 +61,8 @@ pub struct Stage {
     tick_due: Due,
     /// 'scrollopt' before the first review put windows into diff mode.
     scrollopt: RefCell<Option<String>>,
+    /// 'diffopt' before the first review that is too large for marks within lines, and ours.
+    diffopt: RefCell<Option<(String, String)>>,
 }
 
 /// What a user's command wants for a review.
@@ -129,6 +131,7 @@ impl Stage {
                 view.close(editor);
             }
         }
+        self.fit_diffopt(editor, false);
         if let Some(path) = review.kind.path() {
             editor.refresh.review_ended(editor, path);
         }
@@ -156,11 +159,11 @@ impl Stage {
                 };
                 let Some(renewed) = panes.against(&old) else { return };
                 bridge.post(move |editor| {
-                    if let Some(view) = editor.stage.view_of_buf(buf)
-                        && let Err(error) = view.disk_changed(editor, Arc::new(renewed))
-                    {
+                    let Some(view) = editor.stage.view_of_buf(buf) else { return };
+                    if let Err(error) = view.disk_changed(editor, Arc::new(renewed)) {
                         tracing::warn!("cannot renew the left pane: {error}");
                     }
+                    editor.stage.fit_diffopt(editor, false);
                 });
             });
         }
@@ -199,6 +202,8 @@ impl Stage {
         while !self.waiting.borrow().is_empty() && may_open_behind(editor) {
             let next = self.waiting.borrow_mut().pop_front();
             let Some(mut next) = next else { return };
+            let large = next.panes.as_ref().is_some_and(|panes| !panes.words);
+            self.fit_diffopt(editor, large);
             match View::open(editor, &next.review, next.panes.clone(), &next.on_disk) {
                 Ok(view) => {
                     // It may have got its verdict while autocommands ran.
@@ -521,6 +526,40 @@ impl Stage {
             tracing::warn!("cannot restore 'scrollopt': {error}");
         }
         editor.update_key_listening();
+    }
+
+    /// Marks within lines would hold Neovim 0.12 up for seconds while a large difference is on the
+    /// screen, and 'diffopt' is global: without them as long as there is such a review, or one is
+    /// `coming`.
+    fn fit_diffopt(&self, editor: &Rc<Editor>, coming: bool) {
+        let large = coming
+            || self.views().iter().any(|view| view.panes().is_some_and(|panes| !panes.words));
+        let fit = || -> Result<()> {
+            if large == self.diffopt.borrow().is_some() {
+                return Ok(());
+            }
+            let now: String = editor.api.option("diffopt", At::Global)?;
+            let to = match self.diffopt.borrow_mut().take() {
+                // The user's own change of it counts more.
+                Some((before, ours)) => Some(before).filter(|_| now == ours),
+                None => {
+                    let simple = |item| match item {
+                        "inline:char" | "inline:word" => "inline:simple",
+                        item => item,
+                    };
+                    let ours = now.split(',').map(simple).collect::<Vec<_>>().join(",");
+                    Some(ours).filter(|ours| *ours != now)
+                }
+            };
+            let Some(to) = to else { return Ok(()) };
+            if large {
+                *self.diffopt.borrow_mut() = Some((now, to.clone()));
+            }
+            editor.api.set_option("diffopt", to, At::Global)
+        };
+        if let Err(error) = fit() {
+            tracing::warn!("cannot change 'diffopt': {error}");
+        }
     }
 
     fn listen(&self, editor: &Rc<Editor>) -> Result<i64> {

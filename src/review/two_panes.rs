@@ -4,6 +4,7 @@
 //! puts it on the screen as it is.
 
 use std::fmt::Write as _;
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::hunks::Hunks;
@@ -18,6 +19,12 @@ pub const SYNTAX_BYTES: usize = 8 << 20;
 /// diff mode, and say so.
 pub const DIFF_BYTES: usize = 40 << 20;
 pub const DIFF_LINE_BYTES: usize = 256 << 10;
+/// Above this many bytes in one difference, both sides together, only whole lines are marked:
+/// Neovim 0.12 compares character by character ('diffopt' "inline:char"), in a time that grows with
+/// the square (measured there: 14 KB on each side 40 ms, 70 KB 0.6 s, 560 KB 21 s, at a redraw).
+pub const WORDS_BYTES: usize = 32 << 10;
+/// The same for texts in which an edit could make a difference that large, in bytes of one side.
+pub const WORDS_TEXT_BYTES: usize = 128 << 10;
 /// Above this many bytes on one side the differences are counted after the panes are shown.
 pub const COUNT_BYTES: usize = 512 << 10;
 
@@ -54,6 +61,8 @@ pub struct TwoPanes {
     /// 0-based line in which the sides first differ; the same number in both.
     pub first_change: u32,
     pub detail: Detail,
+    /// Neovim may mark what differs within lines.
+    pub words: bool,
 }
 
 impl TwoPanes {
@@ -122,9 +131,10 @@ impl TwoPanes {
             right_odd_ends: right.odd_line_ends(),
             left_unterminated: comparable && unterminated(&left) && !unterminated(&right),
             right_unterminated: unterminated(&right) && (!comparable || !unterminated(&left)),
-            hunks,
             first_change: first_change(&left_body, &right.body),
             detail,
+            words: words(&left_body, &right.body, hunks.as_ref()),
+            hunks,
             left: left_body,
             right,
             left_notes,
@@ -174,6 +184,18 @@ fn detail(left: &str, right: &str) -> Detail {
     } else {
         Detail::Full
     }
+}
+
+fn words(left: &str, right: &str, hunks: Option<&Hunks>) -> bool {
+    let Some(hunks) = hunks.filter(|_| left.len().max(right.len()) <= WORDS_TEXT_BYTES) else {
+        return false;
+    };
+    let lengths = |text: &str| text.split('\n').map(|line| line.len() + 1).collect::<Vec<_>>();
+    let (old, new) = (lengths(left), lengths(right));
+    let bytes = |lengths: &[usize], lines: &Range<u32>| -> usize {
+        lengths.iter().take(lines.end as usize).skip(lines.start as usize).sum()
+    };
+    hunks.list.iter().all(|h| bytes(&old, &h.old) + bytes(&new, &h.new) <= WORDS_BYTES)
 }
 
 /// The way `xxd` shows bytes; what is not shown is counted.
@@ -253,6 +275,15 @@ mod tests {
         let line = "x".repeat(DIFF_LINE_BYTES + 1);
         assert_eq!(panes("a\n", &line).detail, Detail::NoDiff);
         assert_eq!(panes("a\n", "b\n").detail, Detail::Full);
+        assert!(panes("a\n", "b\n").words);
+        let text = |line: &str| format!("{line}\n").repeat(WORDS_BYTES / 16 - 8);
+        let (old, new) = (text("seven b"), text("other b"));
+        assert!(panes(&old, &new).words);
+        let more = format!("{old}{old}");
+        assert!(!panes(&more, &format!("{new}{new}")).words, "one large difference");
+        assert!(panes(&more, &format!("a\n{more}b\n")).words, "small ones far apart");
+        let long = text("seven b").repeat(10);
+        assert!(!panes(&long, &format!("a\n{long}")).words, "an edit may make it large");
         let big = "0123456789abcde\n".repeat(SYNTAX_BYTES / 16 + 1);
         assert_eq!(panes("a\n", &big).detail, Detail::Plain);
     }

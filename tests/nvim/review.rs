@@ -374,3 +374,77 @@ fn who_reviews_in_the_terminal_gets_no_diff_and_claude_code_keeps_its_prompt() {
     let pending = pi.open_diff(nvim.path("a.txt"), NEW);
     nvim.shown(&pending);
 }
+
+#[test]
+fn a_whole_rewrite_of_a_large_file_does_not_hold_neovim_up() {
+    let text = |seed: u32| -> String {
+        let mut state = seed;
+        let mut word = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            format!("{:x}", state >> 8)
+        };
+        (0..6000).map(|_| (0..7).map(|_| word()).collect::<Vec<_>>().join(" ") + "\n").collect()
+    };
+    let nvim = Nvim::builder().tty(30, 100).file("a.txt", text(1)).start();
+    let diffopt = nvim.eval("&diffopt");
+    let agent = Client::connect(&nvim, Dialect::Claude);
+    nvim.stall_start();
+    let pending = agent.open_diff(nvim.path("a.txt"), &text(2));
+    let review = nvim.shown(&pending);
+    nvim.keys_in(&review.right, "G<C-u><C-u>gg");
+    nvim.settle(Duration::from_millis(300));
+    // Neovim 0.12 took 10 s for the marks within lines.
+    let stall = nvim.stall();
+    assert!(stall < Duration::from_secs(2), "{stall:?}");
+    nvim.reject(&review);
+    assert_eq!(pending.verdict(), Verdict::Rejected);
+    nvim.wait_until("the panes to go", || nvim.panes().is_empty());
+    assert_eq!(nvim.eval("&diffopt"), diffopt);
+}
+
+#[test]
+fn nothing_that_undoes_empties_the_proposal() {
+    let nvim = editor();
+    let agent = Client::connect(&nvim, Dialect::Pi);
+    for text in [NEW, "one\n", ""] {
+        let pending = agent.open_diff(nvim.path("a.txt"), text);
+        let review = nvim.shown(&pending);
+        let shown = nvim.lines(review.right.buf);
+        nvim.keys_in(&review.right, "u");
+        for keys in ["u", "U", "GU", "5u", "g-", ":undo 0<CR>", ":earlier 10f<CR>", ":e!<CR>", "U"]
+        {
+            nvim.input(keys);
+            nvim.settle(Duration::from_millis(20));
+            assert_eq!(nvim.lines(review.right.buf), shown, "{keys}");
+        }
+        nvim.accept(&review);
+        assert_eq!(pending.verdict(), Verdict::Saved(text.into()));
+        agent.close_tab(&pending);
+    }
+}
+
+#[test]
+fn a_review_works_in_a_neovim_that_is_only_for_reading() {
+    for flag in ["-R", "-M"] {
+        let nvim = Nvim::builder().arg(flag).file("a.txt", OLD).start();
+        let agent = Client::connect(&nvim, Dialect::Claude);
+        let pending = agent.open_diff(nvim.path("a.txt"), NEW);
+        let review = nvim.shown(&pending);
+        nvim.keys_in(&review.right, r"\a");
+        assert_eq!(pending.verdict(), Verdict::Saved(NEW.into()), "nvim {flag}");
+    }
+}
+
+#[test]
+fn a_handler_of_option_changes_that_throws_keeps_nobody_from_deciding() {
+    let nvim = editor();
+    let agent = Client::connect(&nvim, Dialect::Claude);
+    nvim.lua::<()>(
+        "vim.api.nvim_create_autocmd('OptionSet', { callback = function() error('boom') end })",
+        (),
+    );
+    let pending = agent.open_diff(nvim.path("a.txt"), NEW);
+    let review = nvim.shown(&pending);
+    nvim.keys_in(&review.right, r"\a");
+    assert_eq!(pending.verdict(), Verdict::Saved(NEW.into()));
+}

@@ -416,6 +416,8 @@ fn hundreds_of_reviews_leave_nothing_behind() {
         pending.verdict();
         nvim.wait_until("the panes to go", || nvim.panes().is_empty());
     };
+    // Neovim loads this, with an autocommand of its own, at the first highlighting.
+    nvim.lua::<Value>("return pcall(require, 'vim.treesitter.query')", json!([]));
     (0..10).for_each(round);
     nvim.settle(Duration::from_millis(300));
     let before = nvim.counts();

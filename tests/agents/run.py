@@ -197,6 +197,15 @@ def accepted_with_carriage_returns(play):
     accept(play)
 
 
+def emptied(play):
+    """Nothing, or the one empty line that is to be seen; not the proposal, to which nothing is no text."""
+    play.propose()
+    play.place.type(":%d<CR>")
+    play.place.type(":w<CR>")
+    play.place.reviews_are_over()
+    demo.wait_for("an empty file", lambda: play.place.content() in ("", "\n"))
+
+
 def neovim_leaves(play):
     play.propose()
     play.place.type(":qa!<CR>")
@@ -230,7 +239,7 @@ def in_neovims_terminal(play):
 
 
 HERE = [accept, edited, reject, new_file, new_file_rejected, accepted_with_carriage_returns,
-        edited_with_carriage_returns, neovim_leaves, agent_leaves]
+        edited_with_carriage_returns, emptied, neovim_leaves, agent_leaves]
 THERE = [accept_in_terminal, reject_in_terminal]
 SCENARIOS = {
     "gemini": [*HERE, *THERE, edited_accept_in_terminal, in_neovims_terminal],
@@ -238,7 +247,7 @@ SCENARIOS = {
     "opencode": [context, send],
     "claude": [*HERE, *THERE, send, in_neovims_terminal],
     # Its proposals cannot be edited.
-    "copilot": [*(play for play in HERE if play not in (edited, edited_with_carriage_returns)), *THERE, send],
+    "copilot": [*(play for play in HERE if play not in (edited, edited_with_carriage_returns, emptied)), *THERE, send],
     # It has no prompt of its own.
     "pi": HERE,
 }

@@ -281,8 +281,11 @@ def run(agent, scenario, args, nvim, node_path):
             model.close()
             if args.keep:
                 kept = os.path.join(args.keep, f"{agent.name}-{scenario.__name__}")
-                shutil.copytree(folder, kept, symlinks=True, dirs_exist_ok=True,
-                                ignore=shutil.ignore_patterns("nvim.*", "*.sock"))
+                try:
+                    shutil.copytree(folder, kept, symlinks=True, dirs_exist_ok=True,
+                                    ignore=shutil.ignore_patterns("nvim.*", "*.sock"))  # sockets
+                except shutil.Error as error:  # an agent that is still leaving takes files along
+                    print(f"run: not everything could be kept: {error}")
                 play.place.write(os.path.join(kept, "model.json"), model.requests)
     word = "ok" if passed else "FAILED"
     print(f"{agent.name} {scenario.__name__.replace('_', ' ')}: {word} ({time.monotonic() - began:.0f} s)", flush=True)

@@ -146,7 +146,8 @@ fn gemini(nvim: &Nvim, dir: &str) -> Agent {
 
 fn review_is_shown(nvim: &Nvim) {
     nvim.wait_until("the panes", || nvim.panes().len() == 2);
-    nvim.settle(Duration::from_millis(600));
+    // What was never seen is shown by a command, and not decided.
+    nvim.wait_until("the user to see them", || nvim.status()["reviews"][0]["seen"] == json!(true));
 }
 
 #[test]

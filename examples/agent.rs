@@ -162,6 +162,8 @@ struct Agent<'a> {
     options: &'a Options,
     socket: WebSocketStream<TcpStream>,
     next: u64,
+    /// What the file was before the last accepted change.
+    replaced: Option<String>,
 }
 
 impl<'a> Agent<'a> {
@@ -175,7 +177,7 @@ impl<'a> Agent<'a> {
         let config = WebSocketConfig::default().max_message_size(None).max_frame_size(None);
         let handshake = tokio_tungstenite::client_async_with_config(request, tcp, Some(config));
         let (socket, _) = handshake.await?;
-        let agent = Self { options, socket, next: 0 };
+        let agent = Self { options, socket, next: 0, replaced: None };
         agent.say(&format!("-- aboard {} on port {port}", lock.ide_name));
         Ok(agent)
     }
@@ -213,13 +215,17 @@ impl<'a> Agent<'a> {
     /// One whole proposal: question, verdict, and what the agent does then.
     async fn propose(&mut self, path: &Path, change: &Change, turn: u32) -> Result<bool, Failure> {
         let old = std::fs::read_to_string(path).unwrap_or_default();
-        let new = match change {
+        let mut new = match change {
             Change::ReplaceWith(other) => std::fs::read_to_string(other)?,
             Change::Append(line) => {
                 let gap = if old.is_empty() || old.ends_with('\n') { "" } else { "\n" };
                 format!("{old}{gap}{line}\n")
             }
         };
+        // The change is made already: with --loop there is still something to see.
+        if new == old {
+            new = self.replaced.clone().unwrap_or(new);
+        }
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let tab_name = match self.options.family {
             Family::Pi => format!("pi-edit:call_{turn}"),
@@ -262,6 +268,7 @@ impl<'a> Agent<'a> {
         }
         std::fs::write(path, &text)?;
         self.say(&format!("-- wrote {} bytes to {}", text.len(), path.display()));
+        self.replaced = Some(old);
         Ok(true)
     }
 

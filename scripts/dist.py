@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Packs a built library for a release: dist/gangway-v<version>-<target>.tar.gz and the same with .sha256.
 
-    dist.py --library target/release/libgangway.so [--target x86_64-unknown-linux-gnu] [--out dist]
+    dist.py --library target/release/libgangway.so [--target x86_64-unknown-linux-gnu] [--out dist] [--glibc 2.17]
 
-Without --target it is this machine's, as rustc names it. lua/gangway/build.lua installs from what this makes, and
+Without --target it is this machine's, as rustc names it. Says which glibc the library asks for; with --glibc, one that
+asks for a newer one is refused. lua/gangway/build.lua installs from what this makes, and
 tests/install.py shows that it does.
 """
 
@@ -15,12 +16,19 @@ import subprocess
 import sys
 import tarfile
 
+import elf
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
-def version():
+def package(field):
+    """A field of the package in Cargo.toml."""
     with open(os.path.join(ROOT, "Cargo.toml"), encoding="utf-8") as f:
-        return re.search(r'^version = "(.*)"', f.read(), re.M).group(1)
+        return re.search(rf'^{field} = "(.*)"', f.read(), re.M).group(1)
+
+
+def version():
+    return package("version")
 
 
 def host():
@@ -55,7 +63,16 @@ def main():
     parser.add_argument("--library", required=True)
     parser.add_argument("--target", help="target triple; default: this machine's")
     parser.add_argument("--out", default=os.path.join(ROOT, "dist"))
+    parser.add_argument("--glibc", help="the oldest glibc that must do, for example 2.17")
     args = parser.parse_args()
+    library = elf.read(args.library)
+    floor = library and library.glibc()
+    if floor:
+        print(f"{args.library} needs glibc {'.'.join(map(str, floor))}")
+    if args.glibc and (not floor or floor > tuple(int(part) for part in args.glibc.split("."))):
+        print(f"dist: that is not glibc {args.glibc} or older: build it with cargo zigbuild --target TRIPLE.{args.glibc}",
+              file=sys.stderr)
+        return 1
     archive = pack(args.library, args.target or host(), args.out)
     print(f"{archive}: {os.path.getsize(archive)} bytes")
     return 0

@@ -3,7 +3,8 @@
 
 Compared: commands and <Plug> maps (as Neovim has them), options and their defaults (lua/gangway/config.lua and
 src/config.rs), public functions, `User` events and highlight groups, with the tags of doc/gangway.txt, both ways; the
-configuration in doc/gangway.txt and README.md with the defaults; README.md's commands; the versions; relative links;
+configuration in doc/gangway.txt and README.md with the defaults; README.md's commands; the versions; the repository's
+address with the one in Cargo.toml; relative links;
 the tests that ARCHITECTURE.md and SECURITY.md name.
 """
 
@@ -185,6 +186,16 @@ def links(name):
             problem(f"{name} links to {target}, which is not there")
 
 
+def address(names):
+    """The repository has one address, the one in Cargo.toml."""
+    url = re.search(r'^repository = "(.*)"', read("Cargo.toml"), re.M).group(1)
+    right = "/".join(url.split("/")[-2:])
+    for name in names:
+        for owner in re.findall(r"(?:github\.com/|(?<![\w/.~-]))([\w-]+/gangway\.nvim)", read(name)):
+            if owner != right:
+                problem(f"{name} says {owner}, Cargo.toml {right}")
+
+
 def named_tests():
     """Tests that ARCHITECTURE.md and SECURITY.md name."""
     code = ""
@@ -251,8 +262,10 @@ def main():
     if version not in read("CHANGELOG.md"):
         problem(f"CHANGELOG.md says nothing of {version}")
     named_tests()
-    for name in sorted(glob.glob("*.md", root_dir=ROOT)):
+    pages = sorted(glob.glob("*.md", root_dir=ROOT))
+    for name in pages:
         links(name)
+    address([*pages, "doc/gangway.txt"])
     for number, line in enumerate(help_text.splitlines(), 1):
         if len(line) > 78:
             problem(f"doc/gangway.txt:{number} is longer than 78 columns")

@@ -4,8 +4,9 @@
     install.py --library LIB [--nvim NVIM]...
 
 Packs LIB as `make dist` does, serves it over loopback HTTP, and runs lua/gangway/build.lua in copies of the plugin:
-what works must leave a library that loads, what cannot work must say one clear thing and leave nothing behind. Where
-lazy.nvim is to be had (GANGWAY_LAZY names a clone of it), it installs the plugin from an empty home as well.
+what works must leave a library that loads, what cannot work must say one clear thing and leave nothing behind. Then from
+empty homes by plugin managers: none, Neovim's own, and lazy.nvim, of which GANGWAY_LAZY names a clone; without that a
+stand-in does to the plugin what lazy.nvim does.
 """
 
 import argparse
@@ -23,9 +24,11 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(ROOT, "scripts"))
 
 import dist  # noqa: E402
+import elf  # noqa: E402
 
 LIMIT = 120  # seconds for one Neovim
 NAME = "libgangway." + ("dylib" if sys.platform == "darwin" else "so")
+NO_GIT_CONFIG = {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null"}
 FAKE_CARGO = """#!/bin/sh
 echo "   Compiling gangway v0.0.0" >&2
 while [ $# -gt 0 ]; do [ "$1" = --target-dir ] && target=$2; shift; done
@@ -47,6 +50,81 @@ if ok then
   print(native and 'LOADED ' .. native.path or problem)
 end
 """
+
+# Starts the server by the command, and says which library does it.
+STARTS = [
+    "+IdeStart",
+    "+lua vim.wait(5000, function() return require('gangway').status().port ~= nil end)",
+    "+lua print(('\\nRUNNING %s PORT %s\\n'):format(require('gangway.native').load().path, require('gangway').status().port))",
+    "+lua print('HELP ' .. table.concat(vim.fn.getcompletion('gangway-start', 'help')))",
+    "+qa!",
+]
+# An update under a Neovim that has agents connected to it: new files, new version, and the old library goes on.
+UPDATE = """
+vim.opt.runtimepath:prepend(vim.env.PLUGIN)
+vim.cmd.runtime('plugin/gangway.lua')
+local gangway, build = require('gangway'), vim.env.PLUGIN .. '/build.lua'
+local function up() return vim.wait(5000, function() return gangway.status().port ~= nil end) end
+dofile(build)
+gangway.start()
+assert(up(), 'does not start')
+local port = gangway.status().port
+vim.g.gangway_download_url = vim.env.URL
+dofile(build)
+-- The plugin's files are the new version's from here on; what is loaded first now comes from them.
+local version = vim.env.PLUGIN .. '/lua/gangway/version.lua'
+vim.fn.writefile({ "return '99.0.0'" }, version)
+assert(gangway.status().port == port, 'another port')
+gangway.statusline()
+gangway.terminal_env('claude')
+require('gangway.health').collect()
+vim.cmd.IdeReviews()
+gangway.stop()
+gangway.start()
+assert(up(), 'does not start again')
+os.remove(vim.env.PLUGIN .. '/lib/' .. require('gangway.native').file_name)
+gangway.stop()
+print('STILL WORKS')
+"""
+# lazy.nvim as a plugin meets it, without its window: it clones, runs build.lua in a coroutine, in which
+# `lazy.async` tells what runs and yielding a text shows it, and calls setup() of the module named as the plugin with
+# `opts`. The real one is tried where GANGWAY_LAZY names a clone of it.
+LIKE_LAZY = """
+vim.g.gangway_download_url = vim.env.URL
+vim.fn.system({ 'git', 'clone', '-q', 'REPO', 'HOME' })
+local co, asleep, beats
+local function step()
+  local ok, shown = coroutine.resume(co)
+  if not ok then print('BUILD FAILED ' .. tostring(shown)) end
+  if shown and ok then print('SHOWN ' .. tostring(shown)) end
+end
+package.loaded['lazy.async'] = {
+  running = function() return coroutine.running() == co and co or nil end,
+  sleep = function(ms)
+    asleep = true
+    vim.defer_fn(function() asleep = false end, ms)
+    coroutine.yield()
+  end,
+}
+co = coroutine.create(function() assert(loadfile('HOME/build.lua'))() end)
+local timer = vim.uv.new_timer()
+timer:start(20, 20, function() beats = true end)
+while coroutine.status(co) ~= 'dead' do
+  if not asleep then step() end
+  vim.wait(5)
+end
+timer:close()
+if beats then print('HEARTBEATS') end
+vim.opt.runtimepath:append('HOME')
+vim.cmd.helptags('HOME/doc')
+require('gangway').setup({ log_level = 'warn' })
+"""
+
+
+def works(said, home):
+    """The plugin in `home` runs with the library there, and has its help."""
+    fine = f"RUNNING {home}/lib/{NAME} PORT " in said and "HELP gangway-start" in said
+    return fine and not any(trouble in said for trouble in ("PORT nil", "E5108", "E5113", "stack traceback"))
 
 
 class Server:
@@ -110,6 +188,44 @@ class Case:
                               cwd=self.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, timeout=LIMIT, check=False)
         return done.stdout.decode("utf-8", "replace")
+
+    def update(self, url):
+        """Installs, starts, installs again in the same Neovim, and goes on."""
+        script = os.path.join(self.folder, "update.lua")
+        with open(script, "w", encoding="utf-8") as f:
+            f.write(f"vim.g.gangway_download_url = '{url}'\n" + UPDATE)
+        return self.start("--clean", "--headless", "-l", script, URL=url)
+
+    def git(self, *argv, cwd=None):
+        subprocess.run(["git", *argv], cwd=cwd, check=True, env=self.environment(PATH=os.environ["PATH"], **NO_GIT_CONFIG))
+
+    def repository(self):
+        """The plugin as its git repository is, with a release's tag."""
+        repo = os.path.join(self.folder, "repo", "gangway.nvim")
+        shutil.copytree(self.plugin, repo)
+        self.git("init", "-q", "-b", "main", cwd=repo)
+        self.commit(repo, "first")
+        return repo
+
+    def commit(self, repo, text):
+        with open(os.path.join(repo, "CHANGELOG.md"), "a", encoding="utf-8") as f:
+            f.write(text + "\n")
+        self.git("add", "-A", cwd=repo)
+        self.git("-c", "user.name=t", "-c", "user.email=t@localhost", "commit", "-q", "-m", text, cwd=repo)
+        self.git("tag", "-f", "v" + dist.version(), cwd=repo)
+
+    def init(self, text):
+        config = os.path.join(self.folder, "home", "config", "nvim")
+        os.makedirs(config, exist_ok=True)
+        with open(os.path.join(config, "init.lua"), "w", encoding="utf-8") as f:
+            f.write(text + "\n")
+
+    def start(self, *argv, **env):
+        """A Neovim as the user has it, with what init() wrote; all that it said."""
+        env = self.environment(PATH=os.environ["PATH"], **NO_GIT_CONFIG, **env)  # git's scripts need more than a few programs
+        done = subprocess.run([self.nvim, *argv], env=env, cwd=self.folder, stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=LIMIT, check=False)
+        return done.stdout.decode("utf-8", "replace") + f"\nENDED {done.returncode}\n"
 
     @property
     def installed(self):
@@ -211,36 +327,97 @@ def cases(report, folder, nvim, library):
     refused("a library named by path that is not there", it, it.run(URL=server.url, SUPPLIED="/no/such.so"),
             "/no/such.so: not found")
 
+    said = case("updated while it runs").update(server.url)
+    report.check("an update under a running Neovim changes nothing in it",
+                 "STILL WORKS" in said and "restart Neovim to use it" in said and "ENDED 0" in said, said)
+
+    plain_package(report, case("plain package"), server.url)
+    like_lazy(report, case("like lazy"), server.url, nowhere)
+    if supports(nvim, "vim.pack"):
+        vim_pack(report, case("vim.pack"), server.url)
+    else:
+        print("skip vim.pack (this Neovim has none)")
     lazy = os.environ.get("GANGWAY_LAZY")
     if lazy:
-        lazy_installs(report, case("lazy"), server.url, lazy)
+        real_lazy(report, case("lazy"), server.url, lazy)
     else:
-        print("skip lazy.nvim from an empty home (GANGWAY_LAZY names no clone of it)")
+        print("skip the real lazy.nvim (GANGWAY_LAZY names no clone of it)")
 
 
-def lazy_installs(report, it, url, lazy):
-    """The README's way: an empty home, lazy.nvim, and a git repository of the plugin."""
-    repo = os.path.join(it.folder, "repo", "gangway.nvim")
-    shutil.copytree(it.plugin, repo)
-    for argv in (["init", "-q"], ["add", "-A"],
-                 ["-c", "user.name=t", "-c", "user.email=t@localhost", "commit", "-q", "-m", "x"],
-                 ["tag", "v" + dist.version()]):
-        subprocess.run(["git", *argv], cwd=repo, check=True)
-    config = os.path.join(it.folder, "home", "config", "nvim")
-    os.makedirs(config)
-    with open(os.path.join(config, "init.lua"), "w", encoding="utf-8") as f:
-        f.write(f"vim.opt.rtp:prepend('{lazy}')\nvim.g.gangway_download_url = '{url}'\n"
-                f"require('lazy').setup({{ {{ 'gangway-nvim/gangway.nvim', url = 'file://{repo}', opts = {{}} }} }}, "
-                "{ rocks = { enabled = false }, change_detection = { enabled = false } })\n")
-    argv = [it.nvim, "--headless", "+lua local n, p = require('gangway.native').load() "
-            "print(n and '\\nLOADED ' .. n.path or p)", "+helptags ALL", "+help gangway", "+qa!"]
-    # git's own scripts need more than a few programs.
-    env = it.environment(GIT_CONFIG_GLOBAL="/dev/null", PATH=os.environ["PATH"])
-    done = subprocess.run(argv, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                          timeout=LIMIT, check=False)
-    said = done.stdout.decode("utf-8", "replace")
-    report.check("lazy.nvim installs from an empty home", "LOADED" in said and "data/nvim/lazy" in said and "E149" not in said,
-                 said)
+# ------------------------------------------------------------------------------------------------ plugin managers
+
+
+def supports(nvim, name):
+    done = subprocess.run([nvim, "--clean", "--headless", f"+lua print({name} ~= nil)", "+qa!"], check=False,
+                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=LIMIT)
+    return b"true" in done.stdout
+
+
+def plain_package(report, it, url):
+    """No plugin manager: a clone in a `pack` folder, README's one command, and :packadd."""
+    home = os.path.join(it.folder, "home", "data", "nvim", "site", "pack", "agents", "opt", "gangway.nvim")
+    os.makedirs(os.path.dirname(home))
+    it.git("clone", "-q", it.repository(), home)
+    it.init(f"vim.g.gangway_download_url = '{url}'")
+    build = os.path.join(home, "build.lua")
+    said = it.start("--cmd", "let g:gangway_download_url = 'http://127.0.0.1:1'", "-l", build)
+    report.check("nvim -l build.lua says what is wrong", "ENDED 1" in said and "traceback" not in said and "Next:" in said, said)
+    said = it.start("--cmd", f"let g:gangway_download_url = '{url}'", "-l", build)
+    report.check("nvim -l build.lua fetches the library", "the library is in" in said and "ENDED 0" in said, said)
+    said = it.start("--headless", "+packadd gangway.nvim", *STARTS)
+    report.check(":packadd finds plugin and library", works(said, home), said)
+
+
+def like_lazy(report, it, url, nowhere):
+    """What lazy.nvim does to a plugin, where lazy.nvim itself is not to be had: see LIKE_LAZY."""
+    home = os.path.join(it.folder, "home", "data", "nvim", "lazy", "gangway.nvim")
+    it.init(LIKE_LAZY.replace("REPO", it.repository()).replace("HOME", home))
+    said = it.start("--headless", *STARTS, URL=url)
+    report.check("lazy.nvim's way of building shows progress and gives a library",
+                 works(said, home) and "SHOWN downloading" in said and "HEARTBEATS" in said, said)
+    shutil.rmtree(home)
+    said = it.start("--headless", "+qa!", URL=nowhere)
+    report.check("and a failure is one error of that task", said.count("BUILD FAILED") == 1 and "rustup.rs" in said, said)
+
+
+def vim_pack(report, it, url):
+    """Neovim's own manager, with the hook that README shows."""
+    with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as f:
+        blocks = [block.split("```")[0] for block in f.read().split("```lua\n")[1:]]
+    hook = [block for block in blocks if "PackChanged" in block]
+    repo = it.repository()
+    config = hook[0].replace(dist.package("repository"), f"file://{repo}")
+    config = config.replace("gangway.nvim\" })", "gangway.nvim\" }, { confirm = false })")
+    it.init(f"vim.g.gangway_download_url = '{url}'\n{config}")
+    home = os.path.join(it.folder, "home", "data", "nvim", "site", "pack", "core", "opt", "gangway.nvim")
+    said = it.start("--headless", *STARTS)
+    report.check("vim.pack installs from an empty home, with README's lines", works(said, home), said)
+    before = os.stat(os.path.join(home, "lib", NAME)).st_ino
+    it.commit(repo, "more")
+    said = it.start("--headless", "+lua vim.pack.update(nil, { force = true })", *STARTS)
+    report.check("and updates", works(said, home) and os.stat(os.path.join(home, "lib", NAME)).st_ino != before, said)
+
+
+def real_lazy(report, it, url, lazy):
+    """README's way: an empty home, lazy.nvim, and a git repository of the plugin."""
+    home = os.path.join(it.folder, "home", "data", "nvim", "lazy", "gangway.nvim")
+    repo, name = it.repository(), "/".join(dist.package("repository").split("/")[-2:])
+
+    def spec(more):
+        it.init(f"vim.opt.rtp:prepend('{lazy}')\nvim.g.gangway_download_url = '{url}'\n"
+                f"require('lazy').setup({{ {{ '{name}', url = 'file://{repo}', {more} }} }}, "
+                "{ rocks = { enabled = false }, change_detection = { enabled = false } })")
+
+    spec("opts = {}")
+    said = it.start("--headless", *STARTS)
+    report.check("lazy.nvim installs from an empty home", works(said, home), said)
+    spec("cmd = 'IdeStart', opts = { log_level = 'warn' }")
+    said = it.start("--headless", "+lua print('EARLY ' .. tostring(package.loaded.gangway))", *STARTS)
+    report.check("lazy.nvim loads it by a command, with its options", works(said, home) and "EARLY nil" in said, said)
+    before = os.stat(os.path.join(home, "lib", NAME)).st_ino
+    it.commit(repo, "more")
+    said = it.start("--headless", "+Lazy! update", *STARTS)
+    report.check("lazy.nvim updates it", works(said, home) and os.stat(os.path.join(home, "lib", NAME)).st_ino != before, said)
 
 
 def main():
@@ -249,6 +426,12 @@ def main():
     parser.add_argument("--nvim", action="append", help="a Neovim; may be given again")
     args = parser.parse_args()
     report = Report()
+    if elf.read(args.library):
+        argv = [sys.executable, os.path.join(ROOT, "scripts", "dist.py"), "--library", args.library, "--glibc", "2.1"]
+        with tempfile.TemporaryDirectory(prefix="gangway-install-") as folder:
+            done = subprocess.run([*argv, "--out", folder], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+            report.check("a library that asks for a newer glibc than it may is not packed",
+                         done.returncode == 1 and b"zigbuild" in done.stdout and not os.listdir(folder), done.stdout.decode())
     for nvim in args.nvim or [shutil.which("nvim")]:
         print(f"installing in {nvim}", flush=True)
         with tempfile.TemporaryDirectory(prefix="gangway-install-") as folder:

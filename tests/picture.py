@@ -2,9 +2,10 @@
 """Draws doc/review.svg: a review as Neovim really shows it. `make picture` runs it.
 
     picture.py --library LIB [--out doc/review.svg]
+    picture.py --library LIB --screens FOLDER      :IdeStatus, :IdeReviews, :IdeLog and :checkhealth too, to look at
 
-The stage and the Neovim, whose UI we are, are those of demo.py. The agent is a few lines here, so that nothing but the
-library has to be built: it finds the lock file, connects as Pi, and proposes. Python's standard library only.
+The stage is that of demo.py. The agent is a few lines here, so that nothing but the library has to be built: it finds the
+lock file, connects as Pi, and proposes. Python's standard library only.
 """
 
 import argparse
@@ -17,15 +18,18 @@ import struct
 import sys
 import tempfile
 import time
-from xml.sax.saxutils import escape
 
 import demo
+import terminal
 
-ROWS, COLUMNS = 20, 126
-WIDTH, HEIGHT, BASE = 8.0, 18, 13.3  # a cell, and the font's size, in pixels
-PAD, BAR = 12, 30
-
-demo.ROWS, demo.COLUMNS = ROWS, COLUMNS
+ROWS, COLUMNS = 16, 126
+LABEL = "A review in Neovim: on the left the file on disk, on the right the proposal"
+LOOK = """
+-- No ruler and no message: what changes from run to run stays out of the picture; and only what is the plugin's.
+vim.o.ruler, vim.o.showcmd, vim.o.laststatus, vim.o.showtabline = false, false, 0, 0
+vim.o.foldcolumn, vim.o.signcolumn, vim.g.maplocalleader = '0', 'no', ','
+vim.opt.fillchars = { diff = '╱' }
+"""
 
 BEFORE = '''\
 """Prices, as the shop shows them."""
@@ -34,10 +38,7 @@ CURRENCY = "EUR"
 
 
 def total(prices, discount):
-    sum = 0
-    for price in prices:
-        sum += price
-    return sum - sum * discount
+    return sum(prices) * (1 - discount)
 
 
 def label(amount):
@@ -65,11 +66,11 @@ class Agent:
     """As much of Pi as it takes to propose a change."""
 
     def __init__(self, home):
-        name = demo.wait_for("a lock file", lambda: glob.glob(os.path.join(home, ".pi", "ide", "*.lock")))[0]
+        name = terminal.wait_for("a lock file", lambda: glob.glob(os.path.join(home, ".pi", "ide", "*.lock")))[0]
         with open(name, encoding="utf-8") as f:
             token = json.load(f)["authToken"]
         port = int(os.path.basename(name).split(".")[0])
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=demo.PATIENCE)
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=terminal.PATIENCE)
         key = base64.b64encode(os.urandom(16)).decode()
         self.socket.sendall((f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
                              f"Sec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n"
@@ -78,7 +79,7 @@ class Agent:
         while b"\r\n\r\n" not in head:
             head += self.socket.recv(1)
         if b" 101 " not in head.split(b"\r\n")[0]:
-            demo.fail(f"Neovim refused the agent: {head[:60]!r}")
+            terminal.fail(f"Neovim refused the agent: {head[:60]!r}")
 
     def say(self, number, method, params):
         text = json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}).encode()
@@ -93,92 +94,62 @@ class Agent:
             "old_file_path": path, "new_file_path": path, "new_file_contents": text, "tab_name": "pi-edit:1"}})
 
 
-def svg(grid, highlights):
-    """The grid as a picture of a terminal window."""
-    default = highlights.get(None, {})
-    width, height = COLUMNS * WIDTH + 2 * PAD, ROWS * HEIGHT + BAR + PAD
-
-    def colours(number):
-        look = highlights.get(number, {})
-        fore = look.get("foreground", default.get("foreground", 0xFFFFFF))
-        back = look.get("background", default.get("background", 0))
-        return (back, fore) if look.get("reverse") else (fore, back)
-
-    paper = default.get("background", 0)
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" role="img" '
-           f'aria-label="A review in Neovim: on the left the file on disk, on the right the proposal">',
-           f'<rect width="{width:g}" height="{height:g}" rx="9" fill="#{paper:06x}"/>']
-    out += [f'<circle cx="{20 + 18 * i}" cy="16" r="5.5" fill="{c}"/>' for i, c in enumerate(("#ff5f57", "#febc2e", "#28c840"))]
-    out.append(f'<g font-family="ui-monospace, SFMono-Regular, Menlo, Consolas, \'DejaVu Sans Mono\', monospace" '
-               f'font-size="{BASE}" xml:space="preserve">')
-    texts = []
-    for row, cells in enumerate(grid):
-        column = 0
-        while column < COLUMNS:
-            number, begin = cells[column][1], column
-            while column < COLUMNS and cells[column][1] == number:
-                column += 1
-            fore, back = colours(number)
-            look = highlights.get(number, {})
-            x, y = PAD + begin * WIDTH, BAR + row * HEIGHT
-            if back != paper:
-                out.append(f'<rect x="{x:g}" y="{y}" width="{(column - begin) * WIDTH:g}" height="{HEIGHT}" fill="#{back:06x}"/>')
-            text = "".join(cell[0] for cell in cells[begin:column])
-            lead = len(text) - len(text.lstrip())
-            text = text.strip()
-            if not text:
-                continue
-            style = ' font-weight="bold"' if look.get("bold") else ""
-            style += ' font-style="italic"' if look.get("italic") else ""
-            style += ' text-decoration="underline"' if look.get("underline") else ""
-            texts.append(f'<text x="{x + lead * WIDTH:g}" y="{y + 13}" textLength="{len(text) * WIDTH:g}" '
-                         f'lengthAdjust="spacingAndGlyphs" fill="#{fore:06x}"{style}>{escape(text)}</text>')
-    return "\n".join(out + texts + ["</g>", "</svg>", ""])
+def save(nvim, path, label):
+    picture = terminal.svg(nvim, label)
+    with open(path, "w", encoding="utf-8") as f:
+        f.write(picture)
+    print("\n".join(nvim.text()) + f"\n{path}: {len(picture)} bytes")
 
 
-def draw(args, folder):
-    _, nvim_path = demo.neovim()
+def open_review(args, folder, rows):
+    """A Neovim with a review in view; (it, its agent)."""
+    _, nvim_path = terminal.neovim()
     demo.BEFORE, demo.AFTER = BEFORE, AFTER
     env, init, project, target, _ = demo.stage(folder, args.library)
     with open(init, "a", encoding="utf-8") as f:
-        # No ruler and no message: what changes from run to run stays out of the picture.
-        f.write("vim.o.ruler = false\nvim.o.showcmd = false\nvim.o.laststatus = 2\n"
-                "vim.g.maplocalleader = ','\nvim.o.foldcolumn = '0'\nvim.o.signcolumn = 'no'\n"
-                "vim.o.statusline = ' %f %=%{%v:lua.require\"gangway\".statusline()%} '\n")
-    nvim = demo.Neovim([nvim_path, "--clean", "-u", init, target], env, project)
+        f.write(LOOK)
+    nvim = terminal.Neovim([nvim_path, "--clean", "-u", init, target], env, project, rows, COLUMNS)
     agent = Agent(env["HOME"])
     agent.propose(target, AFTER)
-    demo.wait_for("the two panes", lambda: nvim.lua("return vim.wo.diff"))
+    terminal.wait_for("the two panes", lambda: nvim.lua("return vim.wo.diff"))
     time.sleep(1.5)  # until it takes keys
     nvim.call("nvim_input", "]c<C-l>")  # to the second change; without the message
     time.sleep(1)
-    with nvim.changed:
-        grid, highlights = [row[:] for row in nvim.grid], dict(nvim.highlights)
-    picture = svg(grid, highlights)
-    with open(args.out, "w", encoding="utf-8") as f:
-        f.write(picture)
-    print("\n".join("".join(cell[0] for cell in row).rstrip() for row in grid))
-    print(f"{args.out}: {len(picture)} bytes")
-    with nvim.lock:
-        nvim.process.stdin.write(demo.pack([2, "nvim_command", ["qa!"]]))
-        nvim.process.stdin.flush()
-    nvim.process.wait(demo.PATIENCE)
-    return 0
+    return nvim, agent
+
+
+def screens(args, folder):
+    """What else there is to look at, each as it comes."""
+    nvim, _ = open_review(args, folder, 40)
+    for name, keys in (("review", ""), ("status", ":IdeStatus<CR>"), ("reviews", ":IdeReviews<CR>"), ("log", ":IdeLog<CR>"),
+                       ("checkhealth", ":checkhealth gangway<CR>")):
+        nvim.call("nvim_input", keys)
+        time.sleep(2.5)
+        save(nvim, os.path.join(args.screens, name + ".svg"), name)
+        nvim.call("nvim_input", "<Esc><C-l>")
+        time.sleep(0.5)
+    nvim.quit()
 
 
 def main():
     parser = argparse.ArgumentParser(description="Draws the picture of a review.")
     parser.add_argument("--library", required=True, help="the built library")
-    parser.add_argument("--out", default=os.path.join(demo.ROOT, "doc", "review.svg"))
+    parser.add_argument("--out", default=os.path.join(terminal.ROOT, "doc", "review.svg"))
+    parser.add_argument("--screens", help="a folder for pictures of everything that the plugin shows")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="gangway-picture-") as folder:
+        folder = os.path.realpath(folder)
         try:
-            return draw(args, os.path.realpath(folder))
+            if args.screens:
+                os.makedirs(args.screens, exist_ok=True)
+                screens(args, folder)
+            else:
+                nvim, _ = open_review(args, folder, ROWS)
+                save(nvim, args.out, LABEL)
+                nvim.quit()
         finally:
-            for child in demo.CHILDREN:
-                if child.poll() is None:
-                    child.kill()
-                child.wait()
+            terminal.end_children()
+    return 0
 
 
 if __name__ == "__main__":

@@ -2,17 +2,22 @@
 """Rules of ARCHITECTURE.md that can be read off the sources, and off the library.
 
     rules.py                  who may know whom
-    rules.py --library LIB    also: what the library imports
+    rules.py --library LIB    also: what the library imports, and which libraries it needs
 """
 
 import argparse
 import glob
 import os
 import re
-import struct
 import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.path.join(ROOT, "scripts"))
+
+import elf  # noqa: E402
+
+# Libraries that are wherever Neovim is: the C library's and the compiler's own.
+SYSTEM = re.compile(r"lib(c|m|dl|rt|pthread)\.so\.\d+|libgcc_s\.so\.1|ld-linux[\w-]*\.so\.\d+|lib(c|c\.musl-\w+)\.so(\.1)?")
 ROOMS = {"agents", "config", "context", "editor", "files", "log", "panic", "plugin", "review", "server", "sharing"}
 # Which rooms a room may name beside itself.
 MAY_KNOW = {
@@ -58,43 +63,23 @@ def sources():
     return problems
 
 
-def undefined(path):
-    """The symbols an ELF library imports; None for another format."""
-    with open(path, "rb") as f:
-        data = f.read()
-    if data[:6] != b"\x7fELF\x02\x01":
-        return None
-    at, = struct.unpack_from("<Q", data, 0x28)
-    size, count = struct.unpack_from("<HH", data, 0x3A)
-    sections = [struct.unpack_from("<IIQQQQIIQQ", data, at + i * size) for i in range(count)]
-    names = []
-    for section in sections:
-        if section[1] != 11:  # SHT_DYNSYM
-            continue
-        strings = sections[section[6]][4]
-        for entry in range(section[4], section[4] + section[5], 24):
-            name, _, _, where = struct.unpack_from("<IBBH", data, entry)
-            if name and where == 0:
-                names.append(data[strings + name:data.index(b"\0", strings + name)].decode())
-    return names
-
-
-def imports(path):
-    names = undefined(path)
-    if names is None:
-        print("not an ELF library: its imports were not read")
+def library(path):
+    lib = elf.read(path)
+    if lib is None:
+        print("not an ELF library: what it asks for was not read")
         return []
+    names = lib.imports()
     if not any(name.startswith("lua_") for name in names):
         return [f"{path} imports nothing of Lua: is it the library?"]
-    wrong = [name for name in names if name.startswith("nvim_")]
-    return [f"the library imports {name}: its layout differs between Neovims" for name in wrong]
+    wrong = [f"the library imports {name}: its layout differs between Neovims" for name in names if name.startswith("nvim_")]
+    return wrong + [f"the library needs {name}, which not every machine has" for name in lib.needed() if not SYSTEM.fullmatch(name)]
 
 
 def main():
     parser = argparse.ArgumentParser(description="Checks the rules of ARCHITECTURE.md.")
     parser.add_argument("--library", help="the built library")
     args = parser.parse_args()
-    problems = sources() + (imports(args.library) if args.library else [])
+    problems = sources() + (library(args.library) if args.library else [])
     for problem in problems:
         print(f"rules: {problem}")
     if not problems:

@@ -69,10 +69,12 @@ function M.agent(args) require('gangway.terminal').open(args.args, args.smods) e
 --- Control characters of an agent's text made visible.
 local function plain(text) return vim.fn.strtrans((text:gsub('%z', '<00>'))) end
 
+--- One line: what it is about, who asks, since when.
 ---@param review table
 local function describe(review)
-  local what = review.path and vim.fn.fnamemodify(review.path, ':~:.') or review.kind
-  return ('%s  %s  %s%s'):format(review.id, review.origin, plain(what), review.seen and '' or '  (not seen yet)')
+  local what = review.path and vim.fn.fnamemodify(review.path, ':~:.') or 'a ' .. review.kind
+  local age = review.age < 60 and ('%d s'):format(review.age) or ('%d min'):format(review.age / 60)
+  return ('%s  %s, %s%s'):format(plain(what), review.origin, age, review.seen and '' or ', not seen yet')
 end
 
 function M.reviews()
@@ -105,11 +107,11 @@ function M.status_lines()
     return plain(('%s %s%s'):format(c.name, c.version or '', c.root and ('  in ' .. c.root) or ''))
   end
   section('Agents', vim.tbl_map(client, s.clients))
-  section('Reviews', vim.tbl_map(describe, s.reviews))
+  section('Reviews', vim.tbl_map(function(review) return review.id .. '  ' .. describe(review) end, s.reviews))
   section('Lock files', vim.tbl_map(function(path) return vim.fn.fnamemodify(path, ':~') end, s.lock_files))
   local notes = vim.list_extend({}, s.notes or {})
   for _, mode in ipairs(require('gangway.health').modes) do
-    local here = vim.iter(s.clients):any(function(client) return client.name == mode.client end)
+    local here = vim.iter(s.clients):any(function(c) return c.name == mode.client end)
     if here then notes[#notes + 1] = mode.note end
   end
   for _, note in ipairs(notes) do
@@ -119,7 +121,7 @@ function M.status_lines()
   return lines
 end
 
---- Shows lines in a window that closes with q.
+--- Shows lines in a window that closes with q. What stands over indented lines is a heading.
 local function show(lines, title)
   local width, height = 20, #lines
   for _, line in ipairs(lines) do
@@ -129,13 +131,21 @@ local function show(lines, title)
   height = math.min(height, vim.o.lines - 4)
   local buf = vim.api.nvim_create_buf(false, true)
   vim.bo[buf].bufhidden = 'wipe'
-  vim.api.nvim_buf_set_lines(buf, 0, -1, false, lines)
+  vim.api.nvim_buf_set_lines(buf, 0, -1, false, vim.tbl_map(function(line) return ' ' .. line end, lines))
   vim.bo[buf].modifiable = false
+  local colours = vim.api.nvim_create_namespace('gangway_status')
+  for row, line in ipairs(lines) do
+    local group = lines[row - 1] == '' and lines[row + 1] and vim.startswith(lines[row + 1], '  ') and 'Title'
+      or line == '  none' and 'Comment'
+    if group then vim.api.nvim_buf_set_extmark(buf, colours, row - 1, 0, { end_col = #line + 1, hl_group = group }) end
+  end
   local win = vim.api.nvim_open_win(buf, true, {
     relative = 'editor',
     style = 'minimal',
     border = 'rounded',
     title = ' ' .. title .. ' ',
+    footer = ' q closes ',
+    footer_pos = 'right',
     width = width,
     height = height,
     row = math.max(0, math.floor((vim.o.lines - height) / 2) - 1),
@@ -152,7 +162,9 @@ function M.status() show(M.status_lines(), 'gangway') end
 function M.log()
   local native, problem = gangway._library(true)
   if not native then return warn(problem) end
-  vim.cmd.split({ args = { native.log_path() }, magic = { file = false, bar = false } })
+  vim.cmd.sview({ args = { native.log_path() }, magic = { file = false, bar = false }, mods = { split = 'botright' } })
+  vim.wo[0][0].wrap = false
+  vim.cmd('normal! G')
 end
 
 return M

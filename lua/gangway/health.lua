@@ -35,7 +35,7 @@ M.modes = {
 ---@field supported boolean
 ---@field version string the Lua side's
 ---@field root string where the plugin is
----@field library { version: string?, path: string?, problem: string?, tried: gangway.Attempt[] }
+---@field library { version: string?, path: string?, source: string?, problem: string?, tried: gangway.Attempt[] }
 ---@field running boolean
 ---@field port integer?
 ---@field sharing boolean
@@ -157,6 +157,15 @@ local function last_errors(path)
   return vim.list_slice(errors, math.max(1, #errors - 4))
 end
 
+--- Where the library came from.
+---@param path string?
+local function source(path)
+  local supplied, setting = native.supplied()
+  if path and path == supplied then return 'named by ' .. setting end
+  if path and path == native.root .. '/lib/' .. native.file_name then return 'installed by build.lua' end
+  return path and 'built by cargo' or 'loaded before'
+end
+
 ---@return gangway.Health
 function M.collect()
   local library, problem = gangway._library(true)
@@ -170,6 +179,7 @@ function M.collect()
     library = {
       version = library and library.version,
       path = library and library.path,
+      source = library and source(library.path),
       problem = problem,
       tried = native.tried,
     },
@@ -207,10 +217,13 @@ local function installation(data)
   h.info(('Plugin %s in %s'):format(data.version, short(data.root)))
   local library = data.library
   if library.version then
-    h.ok(('Library %s: %s'):format(library.version, short(library.path or 'loaded before')))
+    h.ok(('Library %s, %s: %s'):format(library.version, library.source, short(library.path or 'path unknown')))
     return
   end
-  h.error('No library: ' .. (library.problem or ''):gsub('\n.*', ''), vim.split(native.advice(), '\n'))
+  local problem = (library.problem or ''):gsub('\n.*', '')
+  -- Each file that was tried has a line of its own below.
+  local all = problem:match(':$') and 'No library could be loaded' or 'No library: ' .. problem
+  h.error(all, vim.split(native.advice(), '\n'))
   for _, attempt in ipairs(library.tried) do
     h.info(('tried %s: %s'):format(attempt.path, attempt.problem))
   end
@@ -219,8 +232,9 @@ end
 local function configuration(data)
   local h = vim.health
   h.start('Configuration')
-  for _, line in ipairs(data.options) do
-    h.warn(line, ':help gangway-config')
+  for index, line in ipairs(data.options) do
+    line = line:gsub(' %(see :help gangway%-config%)$', '')
+    h.warn(line, index == #data.options and { ':help gangway-config' } or nil)
   end
   if not data.library.version then
     h.info('the options cannot be checked without the library')

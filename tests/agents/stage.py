@@ -13,9 +13,10 @@ import time
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "tests"))
 
-import demo  # noqa: E402
+import terminal  # noqa: E402
 
-demo.ROWS, demo.COLUMNS, demo.PATIENCE = 44, 140, 60
+ROWS, COLUMNS = 44, 140
+terminal.PATIENCE = 60
 
 BEFORE = "def greet(name):\n    return 'hello ' + name\n\n\ndef bye():\n    return 'bye'\n"
 AFTER = BEFORE.replace("'hello ' + name", "f'hello, {name}!'")
@@ -72,10 +73,10 @@ class Stage:
     def open_editor(self):
         init = os.path.join(self.folder, "init.lua")
         self.write(init, f"vim.opt.runtimepath:prepend({json.dumps(ROOT)})\nrequire('gangway').setup({{ log_level = 'debug' }})\n")
-        demo.LOGS[:] = [("the plugin's log", os.path.join(self.home, ".local/state/nvim/gangway.log"))]
-        self.nvim = demo.Neovim([self.nvim_path, "--clean", "-u", init, self.open],
-                                {**self.env, "GANGWAY_LIBRARY": self.library}, self.project)
-        demo.wait_for("gangway to listen", lambda: self.status().get("port"))
+        terminal.LOGS[:] = [("the plugin's log", os.path.join(self.home, ".local/state/nvim/gangway.log"))]
+        self.nvim = terminal.Neovim([self.nvim_path, "--clean", "-u", init, self.open],
+                                {**self.env, "GANGWAY_LIBRARY": self.library}, self.project, ROWS, COLUMNS)
+        terminal.wait_for("gangway to listen", lambda: self.status().get("port"))
 
     def status(self):
         return self.nvim.lua("return require('gangway').status()")
@@ -86,23 +87,23 @@ class Stage:
     def select(self):
         first, last = SELECTED
         self.type(f"<Esc>{first}GV{last}G")
-        demo.wait_for("the selection", lambda: self.nvim.lua("return vim.fn.mode() == 'V' and vim.fn.line('.')") == last)
+        terminal.wait_for("the selection", lambda: self.nvim.lua("return vim.fn.mode() == 'V' and vim.fn.line('.')") == last)
 
     def connected(self, name):
-        demo.wait_for(f"{name} to connect", lambda: [c for c in self.status()["clients"] if c["name"] == name])
+        terminal.wait_for(f"{name} to connect", lambda: [c for c in self.status()["clients"] if c["name"] == name])
 
     def review(self):
         """Waits until a proposal is before the user, in the current window, and takes keys."""
-        demo.wait_for("the proposal in view", lambda: self.nvim.lua(
+        terminal.wait_for("the proposal in view", lambda: self.nvim.lua(
             "return vim.wo.diff and vim.bo.buftype == 'acwrite' and vim.fn.mode() == 'n'"))
-        demo.wait_for("the proposal to take keys", lambda: self.nvim.lua(
+        terminal.wait_for("the proposal to take keys", lambda: self.nvim.lua(
             "local review = require('gangway').status().reviews[1]\n"
             "return review ~= nil and (vim.bo.modifiable or not review.editable)"))
         time.sleep(0.5)  # one that cannot be edited does not show when it takes keys
 
     def edit(self):
         self.type("G0fbciwso long<Esc>")
-        demo.wait_for("the edit", lambda: "so long" in "".join(
+        terminal.wait_for("the edit", lambda: "so long" in "".join(
             self.nvim.lua("return vim.api.nvim_buf_get_lines(0, 0, -1, false)")))
 
     def recovered(self):
@@ -111,7 +112,7 @@ class Stage:
         return [self.read(name) for name in names]
 
     def reviews_are_over(self):
-        demo.wait_for("the panes to close", lambda: self.nvim.lua(
+        terminal.wait_for("the panes to close", lambda: self.nvim.lua(
             "return #require('gangway').status().reviews == 0 and not vim.wo.diff"))
 
     # ---- the agent's terminal
@@ -129,8 +130,8 @@ class Terminal:
     def __init__(self, stage, argv, env):
         stage.terminals += 1
         self.transcript = os.path.join(stage.folder, f"terminal-{stage.terminals}.txt")
-        demo.LOGS.append(("the agent's terminal", self.transcript))
-        self.nvim = demo.Neovim([stage.nvim_path, "--clean"], stage.env, stage.project)
+        terminal.LOGS.append(("the agent's terminal", self.transcript))
+        self.nvim = terminal.Neovim([stage.nvim_path, "--clean"], stage.env, stage.project, ROWS, COLUMNS)
         self.job = self.nvim.lua(
             "local argv, env, cwd = ...\n"
             "vim.o.laststatus, vim.o.cmdheight = 0, 1\n"
@@ -148,7 +149,7 @@ class Terminal:
 
     def wait(self, *texts):
         """Waits until one of the texts is on the screen."""
-        return demo.wait_for(" or ".join(repr(text) for text in texts) + " in the agent's terminal",
+        return terminal.wait_for(" or ".join(repr(text) for text in texts) + " in the agent's terminal",
                              lambda: any(text in self.screen() for text in texts))
 
     def send(self, keys):
@@ -157,7 +158,7 @@ class Terminal:
     def say(self, text, heard):
         """Types a line and Enter, which is no Enter to some right behind a text or while they start: until `heard`."""
         self.send(text)
-        demo.wait_for("the prompt to show what was typed", lambda: text in self.screen())
+        terminal.wait_for("the prompt to show what was typed", lambda: text in self.screen())
 
         def enter():
             time.sleep(1)
@@ -166,7 +167,7 @@ class Terminal:
             self.send("\r")
             return False
 
-        demo.wait_for("the agent to ask its model", enter)
+        terminal.wait_for("the agent to ask its model", enter)
 
     def close(self):
         """Ends the agent, and waits until it is gone."""

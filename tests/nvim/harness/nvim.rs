@@ -765,6 +765,18 @@ impl Nvim {
         self.pty().text()
     }
 
+    /// How often the terminal's bell rang.
+    #[track_caller]
+    pub fn bells(&self) -> usize {
+        self.pty().bells()
+    }
+
+    /// What the terminal was told to do beside showing text, such as "9;text".
+    #[track_caller]
+    pub fn os_commands(&self) -> Vec<String> {
+        self.pty().os_commands()
+    }
+
     /// One cell with its attributes; rows and columns from 0.
     #[track_caller]
     pub fn screen_cell(&self, row: u16, col: u16) -> Option<Cell> {

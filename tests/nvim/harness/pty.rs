@@ -8,8 +8,27 @@ use std::sync::{Arc, Mutex};
 
 use portable_pty::{Child, CommandBuilder, ExitStatus, MasterPty, PtySize, native_pty_system};
 
+/// What a terminal does beside showing text.
+#[derive(Default)]
+struct Ears {
+    bells: usize,
+    /// Operating system commands, such as a desktop notification: "9;text".
+    commands: Vec<String>,
+}
+
+impl vt100::Callbacks for Ears {
+    fn audible_bell(&mut self, _: &mut vt100::Screen) {
+        self.bells += 1;
+    }
+
+    fn unhandled_osc(&mut self, _: &mut vt100::Screen, params: &[&[u8]]) {
+        let params: Vec<_> = params.iter().map(|part| String::from_utf8_lossy(part)).collect();
+        self.commands.push(params.join(";"));
+    }
+}
+
 pub struct Pty {
-    screen: Arc<Mutex<vt100::Parser>>,
+    screen: Arc<Mutex<vt100::Parser<Ears>>>,
     writer: Mutex<Box<dyn Write + Send>>,
     child: Mutex<Box<dyn Child + Send + Sync>>,
     master: Mutex<Box<dyn MasterPty + Send>>,
@@ -48,7 +67,8 @@ impl Pty {
             .spawn_command(command)
             .unwrap_or_else(|e| panic!("cannot start {program}: {e}"));
         drop(pair.slave);
-        let screen = Arc::new(Mutex::new(vt100::Parser::new(rows, cols, 0)));
+        let parser = vt100::Parser::new_with_callbacks(rows, cols, 0, Ears::default());
+        let screen = Arc::new(Mutex::new(parser));
         let mut reader = pair.master.try_clone_reader().expect("the pty's output");
         let screen_too = screen.clone();
         std::thread::spawn(move || {
@@ -90,6 +110,16 @@ impl Pty {
         let rows: Vec<String> =
             parser.screen().rows(0, cols).map(|row| row.trim_end().to_owned()).collect();
         rows.join("\n")
+    }
+
+    /// How often the bell rang.
+    pub fn bells(&self) -> usize {
+        self.screen.lock().unwrap().callbacks().bells
+    }
+
+    /// The operating system commands that came, such as "9;text".
+    pub fn os_commands(&self) -> Vec<String> {
+        self.screen.lock().unwrap().callbacks().commands.clone()
     }
 
     /// Row and column of the cursor, from 0.

@@ -10,6 +10,7 @@ use std::time::Duration;
 use gangway::agents::codex::{Codex, CodexConfig, CodexStatus};
 use gangway::agents::{BoxFuture, Document, Host, HostError, OpenFile, Opened};
 use gangway::context::{ActiveFile, Position, Range, Root, Selection, Snapshot};
+use gangway::review::ReviewId;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
@@ -52,6 +53,10 @@ impl Host for Editor {
 
     fn encodings<'a>(&'a self, _: &'a Path) -> BoxFuture<'a, Vec<String>> {
         Box::pin(async { Vec::new() })
+    }
+
+    fn edited<'a>(&'a self, _: &'a ReviewId) -> BoxFuture<'a, Option<Arc<str>>> {
+        Box::pin(async { None })
     }
 }
 

@@ -113,8 +113,9 @@ function M.status_lines()
   section('Reviews', vim.tbl_map(function(review) return review.id .. '  ' .. describe(review) end, s.reviews))
   section('Lock files', vim.tbl_map(function(path) return vim.fn.fnamemodify(path, ':~') end, s.lock_files))
   local notes = vim.list_extend({}, s.notes or {})
-  if vim.iter(s.clients):any(function(c) return c.name == 'Claude Code' end) then
-    notes[#notes + 1] = 'Claude Code shows diffs here only in its manual permission mode (shift+tab there)'
+  for _, mode in ipairs(require('gangway.health').modes) do
+    local here = vim.iter(s.clients):any(function(c) return c.name == mode.client end)
+    if here then notes[#notes + 1] = mode.note end
   end
   for _, note in ipairs(notes) do
     lines[#lines + 1] = ''

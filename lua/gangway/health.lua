@@ -4,6 +4,19 @@ local M = {}
 
 local gangway = require('gangway')
 local native = require('gangway.native')
+local places = require('gangway.places')
+
+--- Agents that show diffs only in a mode they do not start in.
+M.modes = {
+  {
+    client = 'Claude Code',
+    note = 'Claude Code shows diffs here only in its manual permission mode (shift+tab in Claude Code changes it)',
+  },
+  {
+    client = 'Qwen Code',
+    note = 'Qwen Code shows diffs here only in its default approval mode (shift+tab in Qwen Code changes it)',
+  },
+}
 
 ---@class gangway.health.Agent
 ---@field name string
@@ -50,37 +63,6 @@ local function is_directory(path)
   return stat ~= nil and stat.type == 'directory'
 end
 
-local function home(path) return (vim.env.HOME or vim.uv.os_homedir() or '') .. '/' .. path end
-
----@param name string
----@return string?
-local function set(name)
-  local value = vim.env[name]
-  return value and value ~= '' and value or nil
-end
-
-local function absolute(path) return vim.fn.fnamemodify(path, ':p'):gsub('(.)/+$', '%1') .. '' end
-
-local function claude_directory() return absolute((set('CLAUDE_CONFIG_DIR') or home('.claude')) .. '/ide') end
-
-local function aivyx_directory()
-  local state = set('XDG_STATE_HOME')
-  if vim.fn.has('mac') == 1 then return home('Library/Application Support/aivyx-coder') end
-  return (state and vim.startswith(state, '/') and state or home('.local/state')) .. '/aivyx-coder'
-end
-
---- Where each of the agents with a lock file of its own keeps its things.
-local function own_directories()
-  local data = set('XDG_DATA_HOME')
-  local amp = (data and vim.startswith(data, '/') and vim.fn.has('mac') == 0) and data or home('.local/share')
-  return {
-    { 'gemini', 'Gemini CLI', home('.gemini'), '/gemini/ide/' },
-    { 'qwen', 'Qwen Code', absolute(set('QWEN_HOME') or home('.qwen')) },
-    { 'copilot', 'Copilot CLI', absolute(set('COPILOT_HOME') or home('.copilot')) },
-    { 'amp', 'Amp', amp .. '/amp' },
-  }
-end
-
 local function rivumi_directory()
   for _, name in ipairs({ '.rivumi', '.looplane' }) do
     local path = vim.fn.getcwd() .. '/' .. name
@@ -106,21 +88,19 @@ local function agents(status)
       served = status.running and enabled ~= false and served,
     }
   end
-  local pi = absolute(set('PI_IDE_LOCK_DIR') or home('.pi/ide'))
-  local claude, aivyx, rivumi = claude_directory(), aivyx_directory(), rivumi_directory()
-  local function has_lock(part)
-    return vim.iter(status.lock_files):any(function(path) return path:find(part, 1, true) ~= nil end)
-  end
+  local pi, claude, aivyx, rivumi = places.pi(), places.claude(), places.aivyx(), rivumi_directory()
   local out = {
     agent('pi', 'Pi', pi, vim.fs.dirname(pi), true),
     agent('claude', 'Claude Code, opencode', claude, vim.fs.dirname(claude), true),
     agent('aivyx', 'aivyx-coder', aivyx, aivyx, noted('aivyx-coder is served')),
     agent('rivumi', 'Rivumi, looplane', rivumi, rivumi and vim.fs.dirname(rivumi), noted('Rivumi is served')),
   }
-  for _, own in ipairs(own_directories()) do
-    local key, name, directory, part = unpack(own)
-    out[#out + 1] = agent(key, name, directory, directory, has_lock(part or directory .. '/ide/'))
+  for key, name in vim.spairs({ amp = 'Amp', copilot = 'Copilot CLI', gemini = 'Gemini CLI', qwen = 'Qwen Code' }) do
+    local directory = places[key]()
+    out[#out + 1] = agent(key, name, directory, directory, places.discovery_file(status.lock_files, key) ~= nil)
   end
+  local codex = places.codex()
+  out[#out + 1] = agent('codex', 'Codex', codex, codex, noted('Codex is served'))
   return out
 end
 
@@ -132,9 +112,9 @@ end
 
 --- Claude Code connects by itself only where exactly one editor has the folder.
 local function rivals()
-  local found, cwd = {}, vim.fn.getcwd()
-  for path in vim.fs.dir(claude_directory()) do
-    local full = claude_directory() .. '/' .. path
+  local found, cwd, directory = {}, vim.fn.getcwd(), places.claude()
+  for path in vim.fs.dir(directory) do
+    local full = directory .. '/' .. path
     local file = path:match('%.lock$') and io.open(full)
     local ok, lock = pcall(vim.json.decode, file and file:read(65536) or '')
     if file then file:close() end
@@ -158,7 +138,7 @@ local function proxies()
     end
   end
   local names = { 'http_proxy', 'HTTP_PROXY', 'https_proxy', 'HTTPS_PROXY', 'all_proxy', 'ALL_PROXY' }
-  return vim.tbl_filter(function(name) return set(name) ~= nil end, names)
+  return vim.tbl_filter(function(name) return places.set(name) ~= nil end, names)
 end
 
 ---@param path string
@@ -333,7 +313,9 @@ local function connections(data)
   end
   if #data.clients == 0 then h.info('nobody is connected') end
   if data.reviews > 0 then h.info(data.reviews .. ' review(s) waiting (:IdeReviews)') end
-  h.info('Claude Code shows diffs here only in its manual permission mode (shift+tab in Claude Code changes it)')
+  for _, mode in ipairs(M.modes) do
+    h.info(mode.note)
+  end
   if data.sharing then
     h.ok('sharing is on for this project')
   else

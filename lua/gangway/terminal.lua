@@ -25,6 +25,20 @@ end
 ---@param cmd string
 local function program(cmd) return cmd:match('^%s*(%S+)') end
 
+--- The folders that an agent's discovery file names, as the agent wants them; nil if it is not served.
+---@param paths string[]
+---@param agent "gemini"|"qwen"
+---@return string?
+local function workspace_path(paths, agent)
+  local path = require('gangway.places').discovery_file(paths, agent)
+  local file = path and io.open(path, 'rb')
+  if not file then return nil end
+  local ok, content = pcall(vim.json.decode, file:read('*a') or '')
+  file:close()
+  local folders = ok and type(content) == 'table' and content.workspacePath
+  return type(folders) == 'string' and folders or nil
+end
+
 --- Variables for a terminal in which an agent is to run, to lay over Neovim's own environment.
 ---@param cmd string? the command that will run there, if it is known
 ---@return table<string, string>
@@ -35,18 +49,21 @@ function M.env(cmd)
   local port = status.port
   -- opencode takes the port for one without a token, and is refused: it finds the lock file by itself.
   if cmd and vim.fs.basename(program(cmd) or '') == 'opencode' then
-    if vim.env.CLAUDE_CODE_SSE_PORT then env.CLAUDE_CODE_SSE_PORT = '' end
+    for _, variable in ipairs({ 'CLAUDE_CODE_SSE_PORT', 'OPENCODE_EDITOR_SSE_PORT' }) do
+      if vim.env[variable] then env[variable] = '' end
+    end
   elseif port then
     env.CLAUDE_CODE_SSE_PORT = tostring(port)
   end
-  -- Where several editors match, these say which; the token stays in the discovery file.
-  for part, variable in pairs({
-    ['gemini-ide-server-'] = 'GEMINI_CLI_IDE_SERVER_PORT',
-    ['.qwen/ide/'] = 'QWEN_CODE_IDE_SERVER_PORT',
-  }) do
-    local served = vim.iter(status.lock_files):any(function(path) return path:find(part, 1, true) ~= nil end)
-    if port and served then env[variable] = tostring(port) end
+  for agent, prefix in pairs({ gemini = 'GEMINI_CLI_IDE_', qwen = 'QWEN_CODE_IDE_' }) do
+    local folders = port and workspace_path(status.lock_files, agent)
+    if folders then
+      -- Where several editors match, the port says which. Together with the folders it also says that there is an
+      -- editor with all it needs, so nobody offers to install an extension into it. The token stays in the file.
+      env[prefix .. 'SERVER_PORT'], env[prefix .. 'WORKSPACE_PATH'] = tostring(port), folders
+    end
   end
+  if env.GEMINI_CLI_IDE_SERVER_PORT then env.GEMINI_CLI_IDE_PID = tostring(vim.fn.getpid()) end
   -- In a container Gemini CLI would look for the editor outside.
   if vim.uv.fs_stat('/.dockerenv') or vim.uv.fs_stat('/run/.containerenv') then env.REMOTE_CONTAINERS = 'true' end
   return env

@@ -17,6 +17,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use crate::context::{Position, Snapshot};
+use crate::review::ReviewId;
 
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
@@ -91,4 +92,7 @@ pub trait Host: Send + Sync + 'static {
     /// The encodings to try for a file that is not UTF-8, as Neovim names them: the open buffer's
     /// 'fileencoding' first, then 'fileencodings'.
     fn encodings<'a>(&'a self, path: &'a Path) -> BoxFuture<'a, Vec<String>>;
+    /// What the user has made of a proposal that still waits for its verdict; `None` when nothing,
+    /// or when Neovim is busy for too long.
+    fn edited<'a>(&'a self, id: &'a ReviewId) -> BoxFuture<'a, Option<Arc<str>>>;
 }

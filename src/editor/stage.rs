@@ -16,7 +16,7 @@ use nvim_oxi::mlua::{IntoLua, Table};
 
 use super::api::{At, Buf, Result, Win};
 use super::bridge::Due;
-use super::view::{Origin, View};
+use super::view::{Edited, Origin, View};
 use super::{Editor, diff_view, recover, refresh, winbar};
 use crate::config::Focus;
 use crate::files;
@@ -367,6 +367,12 @@ impl Stage {
             self.seen(editor, view);
             editor.ring();
         }
+    }
+
+    /// What the user has typed into a proposal that is not decided yet.
+    pub fn edited(&self, editor: &Rc<Editor>, id: &ReviewId) -> Result<Option<Edited>> {
+        let found = self.views().into_iter().find(|view| view.review.id == *id);
+        found.map_or(Ok(None), |view| view.edits(editor))
     }
 
     // ---- the user's wishes

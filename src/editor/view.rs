@@ -81,6 +81,20 @@ pub(super) struct Built {
     pub(super) place: Place,
 }
 
+/// A proposal as the user has changed it, still as lines.
+pub struct Edited {
+    panes: Arc<TwoPanes>,
+    body: String,
+}
+
+impl Edited {
+    /// With the line ends it came with. Any thread.
+    #[must_use]
+    pub fn text(&self) -> Arc<str> {
+        self.panes.right.rejoin(&self.body)
+    }
+}
+
 impl View {
     /// Opens the view in a tab page behind the user's and leaves them where they are, in whatever
     /// mode. Fails as a whole: nothing of it stays.
@@ -230,6 +244,12 @@ impl View {
     pub(super) fn edited(&self, api: &Api) -> bool {
         api.buf_valid(self.right)
             && api.changedtick(self.right).is_ok_and(|tick| tick != self.filled_at.get())
+    }
+
+    pub(super) fn edits(&self, editor: &Rc<Editor>) -> Result<Option<Edited>> {
+        let changed = self.editable() && !self.decided.get() && self.edited(&editor.api);
+        let Some(panes) = self.panes().filter(|_| changed) else { return Ok(None) };
+        Ok(Some(Edited { panes, body: editor.api.buf_text(self.right)? }))
     }
 
     /// From now on keys decide and the proposal can be edited.

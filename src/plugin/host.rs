@@ -14,6 +14,7 @@ use crate::agents::{BoxFuture, Document, Host, HostError, OpenFile, Opened};
 use crate::context::Snapshot;
 use crate::editor::watch::Feed;
 use crate::editor::{Bridge, Editor};
+use crate::review::ReviewId;
 
 /// Claude Code gives up on diagnostics after three answers slower than half a second.
 const SNAPSHOT_PATIENCE: Duration = Duration::from_millis(300);
@@ -94,6 +95,21 @@ impl Host for EditorHost {
             let ask =
                 self.act(move |editor| Ok(editor.documents()?.encodings(&editor.api.lua, &path)));
             ask.await.unwrap_or_default()
+        })
+    }
+
+    fn edited<'a>(&'a self, id: &'a ReviewId) -> BoxFuture<'a, Option<Arc<str>>> {
+        let wanted = id.clone();
+        Box::pin(async move {
+            let asked = self.act(move |editor| {
+                editor.stage.edited(editor, &wanted).map_err(|error| error.to_string())
+            });
+            let edited = asked.await.unwrap_or_else(|error| {
+                tracing::warn!("cannot read the edits of review {id}: {error}");
+                None
+            })?;
+            // Giving a large text its own line ends back takes a while.
+            tokio::task::spawn_blocking(move || edited.text()).await.ok()
         })
     }
 }

@@ -1,6 +1,7 @@
 //! The Lua face: options, loading, what is said when that fails, health, terminals, statusline,
 //! events.
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -258,11 +259,14 @@ fn every_agent_whose_folder_is_there_is_seen_to_be_served() {
     let nvim = Nvim::builder()
         .before(
             "vim.env.TMPDIR = vim.env.HOME .. '/tmp'
+             vim.env.QWEN_HOME, vim.env.CODEX_HOME = vim.env.HOME .. '/q', vim.env.HOME .. '/c'
              for _, dir in ipairs({
                vim.env.XDG_STATE_HOME .. '/aivyx-coder', '.looplane', vim.env.HOME .. '/.gemini',
-               vim.env.HOME .. '/.qwen', vim.env.HOME .. '/.copilot', vim.env.XDG_DATA_HOME .. '/amp',
+               vim.env.QWEN_HOME, vim.env.HOME .. '/.copilot', vim.env.XDG_DATA_HOME .. '/amp',
+               vim.env.CODEX_HOME,
              }) do vim.fn.mkdir(dir, 'p') end",
         )
+        .opts(json!({"agents": {"codex": {"enabled": true}}}))
         .write("a.txt", "a\n")
         .start();
     nvim.edit("a.txt");
@@ -271,11 +275,31 @@ fn every_agent_whose_folder_is_there_is_seen_to_be_served() {
         let agents = seen["agents"].as_array().unwrap();
         agents.iter().all(|agent| agent["served"] == json!(true))
     });
-    assert!(check(&nvim).contains("aivyx-coder: served through"));
+    let text = check(&nvim);
+    for name in [
+        "Pi",
+        "Claude Code, opencode",
+        "aivyx-coder",
+        "Rivumi, looplane",
+        "Gemini CLI",
+        "Qwen Code",
+        "Copilot CLI",
+        "Amp",
+        "Codex",
+    ] {
+        assert!(text.contains(&format!("{name}: served through")), "{name} in {text}");
+    }
+    assert!(text.contains("Qwen Code shows diffs here only in its default approval mode"));
     let port = nvim.lock(Dialect::Claude).port.to_string();
-    let env: Value = nvim.lua("return require('gangway').terminal_env()", ());
-    assert_eq!(env["GEMINI_CLI_IDE_SERVER_PORT"], json!(port));
-    assert_eq!(env["QWEN_CODE_IDE_SERVER_PORT"], json!(port));
+    let env: HashMap<String, String> = nvim.lua("return require('gangway').terminal_env()", ());
+    let cwd = nvim.cwd.to_str().unwrap();
+    for prefix in ["GEMINI_CLI_IDE", "QWEN_CODE_IDE"] {
+        assert_eq!(env[&format!("{prefix}_SERVER_PORT")], port);
+        let folders = &env[&format!("{prefix}_WORKSPACE_PATH")];
+        assert!(folders.split(':').any(|folder| folder == cwd), "{folders}");
+    }
+    assert_eq!(env["GEMINI_CLI_IDE_PID"], nvim.pid().to_string());
+    assert!(!env.keys().any(|name| name.contains("TOKEN")), "{:?}", env.keys());
 }
 
 // ---- terminals
@@ -291,7 +315,26 @@ fn terminals_are_told_the_port_and_to_leave_the_proxy_aside() {
     let told = env("");
     assert_eq!(told["CLAUDE_CODE_SSE_PORT"], json!(port.to_string()));
     assert_eq!((&told["no_proxy"], &told["NO_PROXY"]), (&json!(wanted), &json!(wanted)));
+    assert_eq!(told.get("GEMINI_CLI_IDE_PID"), None, "it is not served here");
     assert_eq!(env("'/usr/bin/opencode -c'").get("CLAUDE_CODE_SSE_PORT"), None);
+    // Of an editor in whose terminal Neovim runs.
+    for inherited in ["CLAUDE_CODE_SSE_PORT", "OPENCODE_EDITOR_SSE_PORT"] {
+        nvim.lua::<Value>("vim.env[...] = '1'", (inherited,));
+        assert_eq!(env("'opencode'")[inherited], json!(""));
+        nvim.lua::<Value>("vim.env[...] = nil", (inherited,));
+    }
+    let contained = "local stat, there = vim.uv.fs_stat, ...
+        vim.uv.fs_stat = function(path)
+          if path == '/.dockerenv' or path == '/run/.containerenv' then return path == there and {} or nil end
+          return stat(path)
+        end
+        local env = require('gangway').terminal_env()
+        vim.uv.fs_stat = stat
+        return env.REMOTE_CONTAINERS or 'not set'";
+    for (file, wanted) in [("/.dockerenv", "true"), ("/run/.containerenv", "true"), ("", "not set")]
+    {
+        assert_eq!(nvim.lua::<String>(contained, (file,)), wanted, "{file}");
+    }
     nvim.lua::<Value>("vim.env.no_proxy = '*'", ());
     assert_eq!(env("")["NO_PROXY"], json!("*"));
     nvim.lua::<Value>("vim.env.no_proxy = '127.0.0.1'; vim.env.NO_PROXY = nil", ());

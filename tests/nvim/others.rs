@@ -146,7 +146,8 @@ fn gemini(nvim: &Nvim, dir: &str) -> Agent {
 
 fn review_is_shown(nvim: &Nvim) {
     nvim.wait_until("the panes", || nvim.panes().len() == 2);
-    nvim.settle(Duration::from_millis(600));
+    // What was never seen is shown by a command, and not decided.
+    nvim.wait_until("the user to see them", || nvim.status()["reviews"][0]["seen"] == json!(true));
 }
 
 #[test]
@@ -175,12 +176,41 @@ fn gemini_and_qwen_see_the_file_and_get_the_users_answer() {
         }
         let status = nvim.status();
         assert_eq!(status["clients"].as_array().unwrap().len(), 1, "{status}");
+        let lines = "return table.concat(require('gangway.commands').status_lines(), '\\n')";
+        let told = nvim.lua::<String>(lines, ());
+        let agent_is_qwen = dir.starts_with(".qwen");
+        assert!(told.contains(if agent_is_qwen { "Qwen Code" } else { "Gemini CLI" }), "{told}");
+        assert_eq!(told.contains("in its default approval mode"), agent_is_qwen, "{told}");
         agent.tool("openDiff", &json!({"filePath": path, "newContent": "x\n"}));
         review_is_shown(&nvim);
         let exit = nvim.quit("qa!");
         assert_eq!(exit.code, Some(0));
         stream.note("ide/diffRejected", |_| true);
     }
+}
+
+#[test]
+fn edits_made_here_are_returned_when_the_user_accepts_in_the_terminal() {
+    let nvim = editor();
+    let (mut agent, _stream) = gemini(&nvim, "tmp/gemini/ide").connect();
+    let path = nvim.write("dos.txt", "one\r\ntwo\r\n");
+    let close = json!({"filePath": path, "suppressNotification": true});
+    for (typed, told) in [(Some("2GAmine"), json!("one\r\nTWOmine\r\n")), (None, Value::Null)] {
+        let text = "one\r\nTWO\r\n";
+        agent.tool("openDiff", &json!({"filePath": path, "newContent": text}));
+        review_is_shown(&nvim);
+        if let Some(keys) = typed {
+            nvim.keys_in(&nvim.right_panes()[0], keys);
+            nvim.input("<Esc>");
+            nvim.wait_until("the edit", || nvim.lines(nvim.right_panes()[0].buf)[1] == "TWOmine");
+        }
+        let answer = agent.tool("closeDiff", &close);
+        let answer: Value =
+            serde_json::from_str(answer["content"][0]["text"].as_str().unwrap()).unwrap();
+        assert_eq!(answer, json!({"content": told}));
+        nvim.wait_until("the panes to go", || nvim.panes().is_empty());
+    }
+    assert_eq!(nvim.read("dos.txt"), b"one\r\ntwo\r\n");
 }
 
 #[test]

@@ -77,15 +77,44 @@ fn s01_a_quick_selection_counts_until_the_cursor_moves() {
 }
 
 #[test]
-fn opencode_counts_lines_from_one() {
+fn claude_code_and_opencode_come_by_one_lock_file_and_each_hears_its_own_dialect() {
     let nvim = Nvim::builder().file("a.txt", "one\ntwo\nthree\n").start();
+    assert_eq!(nvim.lock(Dialect::Claude).token, nvim.lock(Dialect::Opencode).token);
     let claude = Client::connect(&nvim, Dialect::Claude);
     let opencode = Client::connect(&nvim, Dialect::Opencode);
     nvim.input("jviw");
     let two = |s: &Value| s["text"] == "two";
-    assert_eq!(range(&claude.wait_selection("the word", two))[0], 1);
-    let selection = opencode.wait_selection("the word", two);
-    assert_eq!((range(&selection)[0], range(&selection)[2]), (2, 2));
+    let first = |agent: &Client| range(&agent.wait_selection("the word", two))[0];
+    assert_eq!((first(&claude), first(&opencode)), (1, 2), "opencode counts from one");
+
+    // Each is mentioned a line as it counts, and only the one that is meant.
+    let clients = nvim.status()["clients"].clone();
+    let id = |name: &str| {
+        let found = clients.as_array().unwrap().iter().find(|client| client["name"] == name);
+        found.unwrap_or_else(|| panic!("no {name} in {clients}"))["id"].clone()
+    };
+    let mentions = |agent: &Client| {
+        let notes = agent.notes().into_iter().filter(|note| note.method == "at_mentioned");
+        notes.map(|note| note.params["lineStart"].clone()).collect::<Vec<_>>()
+    };
+    for name in ["Claude Code", "opencode"] {
+        let send = "require('gangway').send({ line1 = 3, line2 = 3, client = ... })";
+        nvim.lua::<Value>(send, (id(name),));
+    }
+    nvim.wait_until("both mentions", || {
+        [&claude, &opencode].iter().all(|a| !mentions(a).is_empty())
+    });
+    assert_eq!((mentions(&claude), mentions(&opencode)), (vec![json!(2)], vec![json!(3)]));
+
+    // The one that goes takes nothing of the other's along.
+    let asked = claude.open_diff(nvim.path("a.txt"), "one\nTWO\nthree\n");
+    let review = nvim.shown(&asked);
+    opencode.close(1000);
+    nvim.wait_until("opencode to be gone", || {
+        nvim.status()["clients"].as_array().is_some_and(|clients| clients.len() == 1)
+    });
+    nvim.accept(&review);
+    assert_eq!(asked.verdict(), Verdict::Saved("one\nTWO\nthree\n".into()));
 }
 
 #[test]

@@ -215,11 +215,19 @@ async fn a_file_is_put_into_its_prompt() {
         stream.note("add_file_reference").await,
         json!({"filePath": path, "fileUrl": url, "selection": null, "selectedText": null})
     );
+    // It prints the line of the end, so that is the last one and not the one behind.
     send(Some((1, 2)));
     assert_eq!(
         stream.note("add_selection").await,
         json!({"filePath": path, "fileUrl": url, "selectedText": null, "selection": {
-            "start": {"line": 1, "character": 0}, "end": {"line": 3, "character": 0}}})
+            "start": {"line": 1, "character": 0}, "end": {"line": 2, "character": 0}}})
+    );
+    rig.show(at(&path, 1, Some((2, 6, "two\nthré😀"))));
+    send(Some((1, 2)));
+    assert_eq!(
+        stream.note("add_selection").await,
+        json!({"filePath": path, "fileUrl": url, "selectedText": "two\nthré😀", "selection": {
+            "start": {"line": 1, "character": 0}, "end": {"line": 2, "character": 6}}})
     );
 }
 

@@ -142,6 +142,43 @@ async fn a_diff_that_is_answered_in_the_terminal_is_closed_as_quietly_as_asked()
     assert!(other["result"].get("isError").is_none(), "{other}");
 }
 
+/// A yes in Gemini's terminal takes what `closeDiff` answers, and the proposal when that is nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_user_typed_into_the_pane_is_the_answer_when_the_diff_is_closed() {
+    let rig = Rig::new().await;
+    let path = rig.file("a.txt", "one\n");
+    for family in BOTH {
+        let (mut agent, _stream) = Agent::ready(&rig, family).await;
+        // An empty text is none to these clients.
+        for (typed, told) in [("mine\n", "mine\n"), ("", "\n")] {
+            propose(&mut agent, &path, "two\n").await;
+            rig.reviews(1).await;
+            *rig.host.edited.lock().unwrap() = Some(typed.into());
+            let arguments = json!({"filePath": path, "suppressNotification": true});
+            let answer = agent.tool("closeDiff", arguments.clone()).await;
+            let text = answer["result"]["content"][0]["text"].as_str().unwrap();
+            assert_eq!(serde_json::from_str::<Value>(text).unwrap(), json!({"content": told}));
+            rig.reviews(0).await;
+            // There is nothing left to be asked about.
+            let again = agent.tool("closeDiff", arguments).await;
+            let text = again["result"]["content"][0]["text"].as_str().unwrap();
+            assert_eq!(serde_json::from_str::<Value>(text).unwrap(), json!({"content": null}));
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_emptied_proposal_is_accepted_as_one_empty_line_and_an_empty_one_as_it_is() {
+    let rig = Rig::new().await;
+    let path = rig.file("a.txt", "one\n");
+    let (mut agent, mut stream) = Agent::ready(&rig, Family::Gemini).await;
+    for (proposed, told) in [("two\n", "\n"), ("", "")] {
+        propose(&mut agent, &path, proposed).await;
+        rig.accept(&rig.reviews(1).await[0], "");
+        assert_eq!(stream.note("ide/diffAccepted").await["content"], told);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_cannot_be_shown_is_an_error_and_the_agent_asks_in_its_terminal() {
     let rig = Rig::new().await;

@@ -34,7 +34,7 @@ async fn pi_is_told_right_after_initialize() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn claude_is_told_once_it_has_settled_and_again_when_it_lists_the_tools_again() {
+async fn claude_is_told_once_it_has_settled() {
     let rig = Rig::new().await;
     rig.show(at("/work/a.txt", 2, None));
     let mut claude = rig.client(Family::Claude).await;
@@ -44,12 +44,27 @@ async fn claude_is_told_once_it_has_settled_and_again_when_it_lists_the_tools_ag
     assert_eq!((&told["filePath"], &told["text"]), (&json!("/work/a.txt"), &json!("")));
     let waited = begun.elapsed();
     assert!(waited > Duration::from_millis(200) && waited < Duration::from_secs(1), "{waited:?}");
-    assert!(selections(&claude.listen(Duration::from_millis(500)).await).is_empty());
-    claude.call("tools/list", json!({})).await;
-    claude.note("selection_changed").await;
     // One that never lists the tools is told as well.
     let mut other = rig.client(Family::Claude).await;
     other.note("selection_changed").await;
+}
+
+/// Seen with the real one on a busy machine: 300 ms after its handshake it did not listen yet.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_claude_code_missed_while_it_started_is_sent_again_for_two_seconds() {
+    let rig = Rig::new().await;
+    rig.show(at("/work/a.txt", 2, None));
+    let mut claude = rig.client(Family::Claude).await;
+    claude.call("tools/list", json!({})).await;
+    let first = claude.note("selection_changed").await;
+    let begun = Instant::now();
+    for _ in 0..3 {
+        assert_eq!(claude.note("selection_changed").await, first);
+    }
+    assert!(begun.elapsed() > Duration::from_secs(2), "{:?}", begun.elapsed());
+    assert!(selections(&claude.listen(Duration::from_millis(1500)).await).is_empty());
+    claude.call("tools/list", json!({})).await;
+    assert_eq!(claude.note("selection_changed").await, first, "it begins anew");
 }
 
 #[tokio::test(flavor = "multi_thread")]

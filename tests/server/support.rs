@@ -13,7 +13,7 @@ use gangway::context::{
     ActiveFile, Diagnostic, Position, Range, Root, Selection, Severity, Snapshot,
 };
 use gangway::review::desk::Desk;
-use gangway::review::{Review, Verdict};
+use gangway::review::{Review, ReviewId, Verdict};
 use gangway::server::auth::header;
 use gangway::server::{Credentials, Limits, Server, ServerConfig};
 use serde_json::{Value, json};
@@ -34,6 +34,8 @@ pub struct FakeHost {
     pub busy: AtomicBool,
     pub documents: Mutex<HashMap<PathBuf, Document>>,
     pub opened: Mutex<Vec<OpenFile>>,
+    /// What the user has made of every proposal.
+    pub edited: Mutex<Option<Arc<str>>>,
 }
 
 impl FakeHost {
@@ -81,6 +83,10 @@ impl Host for FakeHost {
 
     fn encodings<'a>(&'a self, _: &'a Path) -> BoxFuture<'a, Vec<String>> {
         Box::pin(async { vec!["latin1".into()] })
+    }
+
+    fn edited<'a>(&'a self, _: &'a ReviewId) -> BoxFuture<'a, Option<Arc<str>>> {
+        Box::pin(async { self.edited.lock().unwrap().clone() })
     }
 }
 
@@ -136,6 +142,7 @@ impl Rig {
             busy: AtomicBool::new(false),
             documents: Mutex::default(),
             opened: Mutex::default(),
+            edited: Mutex::default(),
         });
         let desk = Desk::default();
         let events = Arc::new(Mutex::new(Vec::new()));

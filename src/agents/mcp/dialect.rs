@@ -262,6 +262,9 @@ pub enum Moment {
 
 /// Claude Code drops what comes sooner after its handshake; 200 ms were enough when tried.
 const CLAUDE_SETTLES: Duration = Duration::from_millis(300);
+/// On a busy machine they are not, and nothing tells us: it is sent again after each of these.
+const CLAUDE_SETTLES_AT_LAST: &[Duration] =
+    &[Duration::from_millis(300), Duration::from_millis(600), Duration::from_millis(1200)];
 
 impl Dialect {
     /// `client` is `clientInfo.name`.
@@ -303,6 +306,13 @@ impl Dialect {
         }
     }
 
+    /// After the current selection was sent because of such a moment: the pauses after which it is
+    /// sent again, to a client that may have missed it.
+    #[must_use]
+    pub fn repeats(self) -> &'static [Duration] {
+        if self == Dialect::Claude { CLAUDE_SETTLES_AT_LAST } else { &[] }
+    }
+
     /// The agent can be told "mention this file in the prompt". The others put what the user is at
     /// into every prompt by themselves.
     #[must_use]
@@ -315,10 +325,10 @@ impl Dialect {
         u32::from(self == Dialect::Opencode)
     }
 
-    /// Pi and opencode print `end.line` as the last selected line; an end at the start of a line
-    /// is the end of the line before.
+    /// These print `end.line` as the last selected line; an end at the start of a line is the end
+    /// of the line before.
     fn end_is_last_line(self) -> bool {
-        matches!(self, Dialect::Pi | Dialect::Opencode)
+        matches!(self, Dialect::Pi | Dialect::Opencode | Dialect::Copilot)
     }
 
     fn position(self, position: Position) -> WirePosition {
@@ -404,9 +414,12 @@ impl Dialect {
         if self != Dialect::Copilot {
             return rpc::notification("at_mentioned", &self.mention(path, lines));
         }
+        // It prints `end.line` as the last one, so the end is in that line, not behind it.
+        let last_line = selected.and_then(|text| text.lines().last()).unwrap_or_default();
+        let length = u32::try_from(last_line.encode_utf16().count()).unwrap_or(u32::MAX);
         let range = lines.map(|(first, last)| Range {
             start: Position::new(first, 0),
-            end: Position::new(last.saturating_add(1), 0),
+            end: Position::new(last, length),
         });
         let method = if lines.is_some() { "add_selection" } else { "add_file_reference" };
         let params = FileReference {
@@ -552,6 +565,7 @@ mod tests {
         let lines = range((2, 4), (4, 0));
         assert_eq!(sent(Dialect::Claude, lines, "x")["selection"]["end"]["line"], 4);
         assert_eq!(sent(Dialect::Pi, lines, "x")["selection"]["end"]["line"], 3);
+        assert_eq!(sent(Dialect::Copilot, lines, "x")["selection"]["end"]["line"], 3);
         let pi = sent(Dialect::Pi, range((2, 4), (3, 0)), "\n")["selection"].clone();
         assert_eq!(pi["end"], json!({"line": 2, "character": 4}));
         assert_eq!(pi["isEmpty"], false);

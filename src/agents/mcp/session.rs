@@ -434,6 +434,13 @@ impl Session {
         }
     }
 
+    /// This connection's diff of that name, if it is on the desk.
+    pub(super) fn diff_named(&self, name: &str) -> Option<ReviewId> {
+        let pending = self.desk().pending();
+        let mine = pending.iter().find(|(r, _)| r.owner == self.owner && &*r.name == name);
+        mine.map(|(review, _)| review.id.clone())
+    }
+
     /// Takes back this connection's diffs of one name, or all. Returns how many those were.
     pub(super) fn close_diffs(&self, name: Option<&str>, why: Withdrawal) -> usize {
         self.requests.withdraw(name, why)
@@ -530,6 +537,7 @@ impl Session {
         let mut openings = self.opening.subscribe();
         let mut last: Option<Told> = None;
         let mut sent_round = 0;
+        let (mut again, mut repeats) = (None, [].iter());
         let mut next = Instant::now();
         loop {
             let opening = *openings.borrow_and_update();
@@ -549,7 +557,15 @@ impl Session {
             let snapshot = snapshots.borrow_and_update().clone();
             let dialect = self.dialect();
             let told = dialect.tells(&snapshot);
-            if told != last || (opening.round != sent_round && told.is_some()) {
+            let opened = opening.round != sent_round;
+            if opened {
+                repeats = dialect.repeats().iter();
+            }
+            let due = opened || again.is_some_and(|at| at <= Instant::now());
+            if due {
+                again = repeats.next().map(|pause| Instant::now() + *pause);
+            }
+            if told != last || (due && told.is_some()) {
                 permit.send(dialect.note(told.as_ref(), &snapshot));
                 last = told;
                 next = Instant::now() + PACE;
@@ -558,6 +574,7 @@ impl Session {
             tokio::select! {
                 Ok(()) = snapshots.changed() => {}
                 Ok(()) = openings.changed() => {}
+                () = tokio::time::sleep_until(again.unwrap_or(next)), if again.is_some() => {}
                 else => break,
             }
         }
@@ -635,6 +652,9 @@ mod tests {
         }
         fn encodings<'a>(&'a self, _: &'a Path) -> BoxFuture<'a, Vec<String>> {
             Box::pin(async { Vec::new() })
+        }
+        fn edited<'a>(&'a self, _: &'a ReviewId) -> BoxFuture<'a, Option<Arc<str>>> {
+            Box::pin(async { None })
         }
     }
 

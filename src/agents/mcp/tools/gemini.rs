@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::{Call, Outcome, Running, Tool, arguments, at_once, open_diff};
+use super::{Call, Outcome, Running, Tool, arguments, later, open_diff};
 use crate::agents::mcp::rpc::{RpcError, ToolResult};
 use crate::agents::mcp::session::Session;
 use crate::review::{Verdict, Withdrawal};
@@ -56,6 +56,7 @@ fn open_diff(call: Call, map: Map<String, Value>) -> Result<Running, RpcError> {
     let args: OpenDiff = arguments(map)?;
     let owed = call.session.owed().one_more();
     let room = call.session.book_diff(call.seq, &args.file_path, args.new_content.len());
+    let nothing = args.new_content.is_empty();
     Ok(Box::pin(async move {
         let question = open_diff::Question {
             old_path: ("filePath", args.file_path.clone()),
@@ -76,17 +77,18 @@ fn open_diff(call: Call, map: Map<String, Value>) -> Result<Running, RpcError> {
         // Ends with the session at the latest: that takes all its questions back.
         tokio::spawn(async move {
             let verdict = verdict.await;
-            ended(&session, &args.file_path, verdict).await;
+            ended(&session, &args.file_path, nothing, verdict).await;
             drop(owed);
         });
         Outcome::Result(ToolResult::default())
     }))
 }
 
-async fn ended(session: &Session, file_path: &str, verdict: Verdict) {
+async fn ended(session: &Session, file_path: &str, nothing: bool, verdict: Verdict) {
     match verdict {
         Verdict::Accept { text } => {
-            let params = Ended { file_path, content: Some(&text) };
+            let content = if nothing { &text } else { some(&text) };
+            let params = Ended { file_path, content: Some(content) };
             session.notify("ide/diffAccepted", &params).await;
         }
         Verdict::Withdrawn(Withdrawal::Cancelled) => {}
@@ -99,12 +101,25 @@ async fn ended(session: &Session, file_path: &str, verdict: Verdict) {
     }
 }
 
+/// The agent has had its answer elsewhere. If that was a yes, Gemini takes the text we return, so
+/// the user's edits are read before the pane goes; without any it takes its own proposal. Qwen Code
+/// (0.24.4) has gone on with its own by then.
 fn close_diff(call: Call, map: Map<String, Value>) -> Result<Running, RpcError> {
     let args: CloseDiff = arguments(map)?;
     let silent = args.suppress_notification.unwrap_or(false);
     let why = if silent { Withdrawal::Cancelled } else { Withdrawal::Closed };
-    call.session.close_diffs(Some(&args.file_path), why);
-    // Without a text of ours the agent goes on with its own proposal, which is what the user saw
-    // in the terminal when they answered there.
-    at_once(ToolResult::json(&json!({"content": null})))
+    call.session.requests().withdraw(Some(&args.file_path), why);
+    let review = call.session.diff_named(&args.file_path);
+    later(async move {
+        let Some(id) = review else { return ToolResult::json(&json!({"content": null})) };
+        let edited = call.session.host().edited(&id).await;
+        call.session.desk().withdraw_one(call.session.owner(), &id, why);
+        ToolResult::json(&json!({"content": edited.as_deref().map(some)}))
+    })
+}
+
+/// The client takes an empty text for none and would write its own proposal. One empty line is
+/// what the pane showed.
+fn some(text: &str) -> &str {
+    if text.is_empty() { "\n" } else { text }
 }

@@ -34,3 +34,22 @@ impl Drop for One {
         self.0.0.1.notify_all();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leaving_waits_for_what_is_owed_and_not_for_ever() {
+        let owed = Owed::default();
+        assert!(owed.wait(Duration::ZERO), "nothing is owed");
+        let one = owed.begin();
+        assert!(!owed.wait(Duration::from_millis(20)), "it is still being worked out");
+        let worker = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(50));
+            drop(one);
+        });
+        assert!(owed.wait(Duration::from_secs(5)), "given while waiting");
+        worker.join().unwrap();
+    }
+}

@@ -38,11 +38,13 @@ lint: ## Format, lints, Lua, the documentation against the code
 bench: ## Measure against Neovim's own floor; reports, never fails
 	-GANGWAY_NVIM="$(NVIM)" $(CARGO) bench --locked --bench nvim
 
-soak: ## The end-to-end tests that take long (marked #[ignore])
-	GANGWAY_NVIM="$(NVIM)" $(CARGO) test --release --locked --test nvim -- --ignored
+soak: ## What takes long, half an hour (NVIM=path ONLY=busy_day SECONDS=600 SEED=n)
+	$(if $(SECONDS),GANGWAY_SECONDS=$(SECONDS) )$(if $(SEED),GANGWAY_SEED=$(SEED) )GANGWAY_NVIM="$(NVIM)" \
+	  $(CARGO) test --release --locked --test nvim -- $(ONLY) --ignored --show-output --test-threads=1
 
-fuzz: ## The property tests, with 100 times as many cases (CASES=n for another number)
-	PROPTEST_CASES=$(or $(CASES),25600) $(CARGO) test --release --locked --lib
+fuzz: ## Ten minutes of mutated input for each parser (ONLY=uri SECONDS=600 SEED=n)
+	FUZZ_SECONDS=$(or $(SECONDS),600) $(if $(SEED),FUZZ_SEED=$(SEED) )GANGWAY_NVIM="$(NVIM)" \
+	  $(CARGO) test --release --locked --lib --test server --test nvim -- fuzz_$(ONLY) --show-output
 
 test-agents: ## The shipped agents (ONLY="gemini pi"), offline; 1.8 GB of npm packages, ten minutes
 	$(CARGO) build --locked --lib

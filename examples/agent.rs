@@ -147,7 +147,7 @@ async fn discover(options: &Options) -> Result<(u16, Lock), Failure> {
     for _ in 0..100 {
         let mut found: Vec<(u16, Lock)> = lockfile::locks_in(&options.lock_dir)
             .filter(|(_, lock)| lock.workspace_folders.iter().any(covers))
-            .filter(|(_, lock)| lockfile::is_alive(lock.pid))
+            .filter(|(_, lock)| gangway::files::is_alive(lock.pid))
             .collect();
         match (found.pop(), found.is_empty()) {
             (Some(only), true) => return Ok(only),

@@ -2,18 +2,25 @@
 //!
 //! Any thread but Neovim's (every call may touch a slow disk). Private files are whole from their
 //! first instant (temporary name, then rename), readable by the user alone, and never written
-//! through a symbolic link. Foreign files are read without ever blocking on what is no plain file.
+//! through a symbolic link; what a Neovim killed half-way left is removed. Foreign files are read
+//! without ever blocking on what is no plain file.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 /// A file larger than this is not put before a user, in bytes.
 pub const MAX_REVIEWED: u64 = 64 << 20;
+
+/// What a file is called while it is written: this, the process id, a number, and `TEMP_END`.
+const TEMP: &str = ".gangway-";
+const TEMP_END: &str = ".tmp";
 
 const FILE_MODE: Mode = Mode::from_raw_mode(0o600);
 const DIR_MODE: Mode = Mode::from_raw_mode(0o700);
@@ -67,6 +74,7 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "no file name"));
     }
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    tidy(dir);
     let (temp, file) = Temp::create(dir)?;
     // The umask can only have taken bits away: give the owner's back.
     rustix::fs::fchmod(&file, FILE_MODE)?;
@@ -76,6 +84,37 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     std::fs::rename(&temp.0, path)?;
     temp.renamed();
     Ok(())
+}
+
+/// The first time this process uses a directory: removes the unfinished files of processes that
+/// are no more. `private_dir` and `write_private` do it by themselves.
+pub fn tidy(dir: &Path) {
+    static TIDIED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+    if TIDIED.lock().unwrap_or_else(PoisonError::into_inner).insert(dir.to_path_buf()) {
+        remove_unfinished(dir);
+    }
+}
+
+fn remove_unfinished(dir: &Path) {
+    for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let pid = name.to_str().and_then(|name| {
+            name.strip_prefix(TEMP)?.strip_suffix(TEMP_END)?.split('-').next()?.parse().ok()
+        });
+        if pid.is_some_and(|pid| !is_alive(pid)) {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// A process of that id runs, whoever's it is.
+#[must_use]
+pub fn is_alive(pid: u32) -> bool {
+    let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
+    pid.is_some_and(|pid| match rustix::process::test_kill_process(pid) {
+        Ok(()) => true,
+        Err(error) => error == Errno::PERM,
+    })
 }
 
 /// A file on its way to its name; removed when dropped.
@@ -88,7 +127,7 @@ impl Temp {
         for _ in 0..1000 {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             // Ends in neither .lock nor .json: agents take those for finished files.
-            let path = dir.join(format!(".gangway-{}-{number}.tmp", std::process::id()));
+            let path = dir.join(format!("{TEMP}{}-{number}{TEMP_END}", std::process::id()));
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
             let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             match rustix::fs::open(&path, flags, FILE_MODE) {
@@ -154,6 +193,7 @@ fn make_private(path: &Path) -> io::Result<()> {
     if Mode::from_raw_mode(stat.st_mode) & Mode::from_raw_mode(0o7777) != DIR_MODE {
         rustix::fs::fchmod(&dir, DIR_MODE)?;
     }
+    tidy(&path);
     Ok(())
 }
 
@@ -351,6 +391,41 @@ mod tests {
         assert_eq!(std::fs::read(&victim).unwrap(), b"precious");
         assert_eq!(std::fs::read(&path).unwrap(), b"ours");
         assert!(!std::fs::symlink_metadata(&path).unwrap().is_symlink());
+    }
+
+    #[test]
+    fn what_a_killed_process_left_unfinished_goes_at_the_first_use_of_the_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        let (dead, alive) = (child.id(), std::process::id());
+        let [used, made] = ["used", "made"].map(|name| dir.path().join(name));
+        for dir in [&used, &made] {
+            std::fs::create_dir(dir).unwrap();
+            for name in [
+                format!(".gangway-{dead}-0.tmp"),
+                format!(".gangway-{dead}-17.tmp"),
+                format!(".gangway-{alive}-900000.tmp"),
+                ".gangway-x-0.tmp".to_owned(),
+                format!("gangway-{dead}-0.tmp"),
+            ] {
+                std::fs::write(dir.join(name), "{").unwrap();
+            }
+        }
+        write_private(&used.join("1.json"), b"x").unwrap();
+        private_dir(&made).unwrap();
+        let kept = |dir: &Path| {
+            let mut names = names(dir);
+            names.sort();
+            names
+        };
+        let others = [
+            format!(".gangway-{alive}-900000.tmp"),
+            ".gangway-x-0.tmp".to_owned(),
+            format!("gangway-{dead}-0.tmp"),
+        ];
+        assert_eq!(kept(&made), others);
+        assert_eq!(kept(&used), [&others[..2], &["1.json".to_owned()], &others[2..]].concat());
     }
 
     #[test]

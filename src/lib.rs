@@ -39,6 +39,16 @@ pub mod review;
 pub mod server;
 pub mod sharing;
 
+#[cfg(test)]
+#[path = "../tests/fuzz/mod.rs"]
+#[allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "in a test a panic is the report"
+)]
+mod fuzz;
+
 /// The entry point Neovim calls. It never fails as far as nvim-oxi can see: an `Err` there would
 /// abort Neovim.
 #[nvim_oxi::plugin]

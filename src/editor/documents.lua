@@ -234,8 +234,9 @@ local function select(win, buf, found)
     local line, col = stop[1], stop[2]
     if vim.o.selection ~= "exclusive" then
       if col > 0 then
-        local head = found.stop_head
-        col = col - #fn.strcharpart(head:gsub("%z", "\1"), fn.strchars(head:gsub("%z", "\1")) - 1)
+        -- NUL would end the string there; in parentheses, because gsub() counts as well.
+        local head = (found.stop_head:gsub("%z", "\1"))
+        col = col - #fn.strcharpart(head, fn.strchars(head) - 1)
       elseif line > 0 then
         line = line - 1
         col = #(api.nvim_buf_get_lines(buf, line, line + 1, false)[1] or "")

@@ -360,4 +360,40 @@ mod tests {
             prop_assert!(out.starts_with(&*text), "{:?} -> {:?}", text, out);
         }
     }
+
+    #[test]
+    fn fuzz_text_an_untouched_pane_gives_it_back_and_an_edited_one_its_lines() {
+        crate::fuzz::run("text", |bytes| {
+            // What is on disk, the proposal, and the user's edit of it.
+            let mut parts = bytes.splitn(3, |byte| *byte == 0x1f);
+            let mut part = || parts.next().unwrap_or_default().to_vec();
+            let encodings = ["utf-16le", "cp932", "latin1", "no-such-one"].map(str::to_owned);
+            let old: Arc<str> = match OldText::from_bytes(part(), &encodings) {
+                OldText::Text { text, .. } => text,
+                _ => "".into(),
+            };
+            let new: Arc<str> = String::from_utf8_lossy(&part()).into();
+            let edited = String::from_utf8_lossy(&part()).replace('\r', "");
+            let (left, right) = Pane::pair(&old, &new);
+            for (pane, text) in [(&left, &old), (&right, &new)] {
+                prop_assert_eq!(&pane.rejoin(&pane.body), text);
+                let lines = u32::try_from(pane.line_count()).unwrap_or(0);
+                prop_assert!(pane.odd_line_ends().iter().all(|line| *line < lines));
+            }
+            if edited == right.body {
+                return Ok(());
+            }
+            let out = right.rejoin(&edited);
+            let shown = out.strip_prefix(BOM).filter(|_| right.bom_hidden).unwrap_or(&out);
+            let plain = shown.replace("\r\n", "\n");
+            let body = match plain.strip_suffix('\n') {
+                Some(body) if right.final_newline || new.is_empty() || right.body.is_empty() => {
+                    body
+                }
+                _ => &plain,
+            };
+            prop_assert_eq!(body, edited);
+            Ok(())
+        });
+    }
 }

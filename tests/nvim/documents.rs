@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use proptest::prop_assert_eq;
 use serde_json::{Value, json};
 
 use crate::harness::*;
@@ -113,6 +114,77 @@ fn text_is_searched_literally_and_selected() {
     assert_eq!(missing["start_line"], Value::Null);
     open(&nvim, &path, json!({ "line": 99 }));
     assert_eq!(nvim.eval("line('.')"), json!(3));
+}
+
+/// Where `first` and then `last` are in a text, as `openFile` is to find them: line and column in
+/// bytes of the start and of the end.
+type Found = Option<((usize, usize), (usize, usize))>;
+
+fn found(lines: &[&[u8]], first: &[u8], last: &[u8], to_end_of_line: bool) -> Found {
+    let text = lines.join(&b'\n');
+    let plain =
+        |text: &[u8]| String::from_utf8(text.to_vec()).unwrap().replace("\r\n", "\n").into_bytes();
+    let (first, last) = (plain(first), plain(last));
+    let find = |what: &[u8], from: usize| {
+        let at = |i: &usize| text[*i..].starts_with(what);
+        (from..=text.len()).find(at)
+    };
+    let from = find(&first, 0)?;
+    let mut to = from + first.len();
+    if !last.is_empty() {
+        to = find(&last, to).map_or(to, |at| at + last.len());
+    }
+    let place = |offset: usize| {
+        let before = &text[..offset];
+        let start = before.iter().rposition(|b| *b == b'\n').map_or(0, |at| at + 1);
+        (before.iter().filter(|b| **b == b'\n').count(), offset - start)
+    };
+    let mut end = place(to);
+    if to_end_of_line {
+        end.1 = lines[end.0].len();
+    }
+    Some((place(from), end))
+}
+
+#[test]
+fn fuzz_open_file_finds_any_text_literally_and_selects_no_more() {
+    let nvim = start(Nvim::builder().file("start.txt", "x\n"));
+    // A buffer of the test's own lines is enough: reading files is Neovim's business.
+    let path = nvim.write("a.txt", "");
+    open(&nvim, &path, json!({}));
+    let buf = nvim.eval("bufnr('%')").as_i64().unwrap();
+    crate::fuzz::run("open_file", |bytes| {
+        let mut parts = bytes.splitn(3, |byte| *byte == 0x1f);
+        let mut part = || String::from_utf8_lossy(parts.next().unwrap_or_default()).into_owned();
+        let (text, first, last) = (part(), part(), part());
+        let to_end_of_line = bytes.len() % 2 == 0;
+        let lines: Vec<&str> = text.split('\n').collect();
+        nvim.set_lines(buf, &lines);
+        let mut more = json!({ "select_to_end_of_line": to_end_of_line });
+        for (name, text) in [("start_text", &first), ("end_text", &last)] {
+            // An empty one is left out, as the tool does.
+            if !text.is_empty() {
+                more[name] = json!(text);
+            }
+        }
+        let opened = open(&nvim, &path, more);
+        nvim.input("<Esc>");
+        let given: Vec<&[u8]> = lines.iter().map(|line| line.as_bytes()).collect();
+        let (from, then) = if first.is_empty() { (&last, "") } else { (&first, &*last) };
+        let wanted = if from.is_empty() {
+            None
+        } else {
+            found(&given, from.as_bytes(), then.as_bytes(), to_end_of_line)
+        };
+        let place = |line: &str, head: &str| {
+            Some((opened[line].as_u64()? as usize, opened[head].as_str()?.len()))
+        };
+        let got = place("start_line", "start_head").zip(place("stop_line", "stop_head"));
+        prop_assert_eq!(got, wanted, "{}", opened);
+        prop_assert_eq!(opened["refused"].as_str(), None);
+        prop_assert_eq!(nvim.mode(), "n");
+        Ok(())
+    });
 }
 
 #[test]

@@ -120,7 +120,7 @@ fn nothing_is_loaded_before_it_is_used() {
 // ---- loading
 
 #[test]
-fn a_missing_library_is_one_message_with_every_path_and_the_next_step() {
+fn r02_a_missing_library_is_one_message_with_every_path_and_the_next_step() {
     let nvim =
         Nvim::builder().no_setup().unset("GANGWAY_LIBRARY").unset("CARGO_TARGET_DIR").start();
     // A root without any library, whatever lies in this checkout.
@@ -157,7 +157,7 @@ fn a_path_that_the_user_names_is_the_only_one_tried() {
 }
 
 #[test]
-fn broken_libraries_are_said_to_be_broken() {
+fn r02_broken_libraries_are_said_to_be_broken() {
     let folder = tempfile::tempdir().unwrap();
     let make = |name: &str, bytes: &[u8]| {
         let path = folder.path().join(name);
@@ -166,7 +166,10 @@ fn broken_libraries_are_said_to_be_broken() {
     };
     let nvim = Nvim::start();
     let real = std::fs::read(nvim.env("GANGWAY_LIBRARY").unwrap()).unwrap();
+    let mut arm = real.clone();
+    arm[18..20].copy_from_slice(&183_u16.to_le_bytes()); // e_machine: aarch64
     let cases = [
+        (make("other-machine.so", &arm), "other-machine.so"),
         (make("empty.so", b""), "is empty"),
         (make("end-missing.so", &real[..real.len() - 1]), "is cut short"),
         (make("text.so", b"#!/bin/sh\n"), "text.so"),
@@ -177,13 +180,14 @@ fn broken_libraries_are_said_to_be_broken() {
         let nvim = with_library(&path);
         let told = told_without_a_library(&nvim);
         assert!(told.contains(says), "{says:?} in {told}");
+        nvim.cmd("IdeStatus");
         assert!(health(&nvim)["library"]["problem"].is_string());
         check(&nvim);
     }
 }
 
 #[test]
-fn a_library_of_something_else_is_refused() {
+fn r02_a_library_of_something_else_is_refused() {
     // Any shared object that is no plugin; each Neovim may bring a libc of its own, so the words
     // differ.
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
@@ -305,7 +309,7 @@ fn every_agent_whose_folder_is_there_is_seen_to_be_served() {
 // ---- terminals
 
 #[test]
-fn terminals_are_told_the_port_and_to_leave_the_proxy_aside() {
+fn t16_terminals_are_told_the_port_and_to_leave_the_proxy_aside() {
     let nvim = Nvim::builder().env("no_proxy", "intra.example, 10.0.0.1").unset("NO_PROXY").start();
     let port = nvim.lock(Dialect::Claude).port;
     let env = |arg: &str| -> Value {

@@ -19,15 +19,20 @@
     reason = "the harness offers more than each test takes"
 )]
 
+#[path = "../fuzz/mod.rs"]
+mod fuzz;
 mod harness;
 
 mod aivyx;
 mod cases;
 mod context;
 mod documents;
+mod exit;
 mod handshake;
 mod harness_works;
+mod library;
 mod lifecycle;
+mod locks;
 mod looks;
 mod lua_face;
 mod modes;
@@ -37,5 +42,7 @@ mod review;
 mod selection;
 mod soak;
 mod tools;
+mod transport;
 mod trust;
 mod watch;
+mod words;

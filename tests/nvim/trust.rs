@@ -443,7 +443,7 @@ fn what_was_never_shown_is_opened_and_not_decided() {
 }
 
 #[test]
-fn a_panic_anywhere_leaves_neovim_running_with_one_message_and_a_backtrace_in_the_log() {
+fn r10_a_panic_anywhere_leaves_neovim_running_with_one_message_and_a_backtrace_in_the_log() {
     for door in ["function", "autocmd", "job", "task", "worker"] {
         let nvim = editor();
         let agent = Client::connect(&nvim, Dialect::Pi);

@@ -123,16 +123,17 @@ async fn a_message_over_the_limit_is_closed_with_1009() {
     assert_eq!(&out[..4], [0x88, 2, 0x03, 0xf1], "1009");
 }
 
-/// Hurried watch: a tick is 20 ms.
+/// Hurried watch: a tick is 20 ms. A second of patience is more than a loaded machine keeps a
+/// thread waiting.
 fn hurried() -> Limits {
     let tick = Duration::from_millis(20);
-    Limits { tick, ping_every: 5, dead_after: 20, stuck_after: 20, ..Limits::default() }
+    Limits { tick, ping_every: 5, dead_after: 50, stuck_after: 50, ..Limits::default() }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_reader_of_a_big_answer_gets_it() {
     // It is too busy reading to answer pings.
-    let rig = Rig::with(Limits { dead_after: 25, stuck_after: 10, ..hurried() }).await;
+    let rig = Rig::with(hurried()).await;
     let mut client = rig.connect_with_buffer(32 << 10, Family::Claude).await;
     client.introduce("x", "2024-11-05").await;
     let path = rig.file("a.txt", "one\n");
@@ -148,9 +149,9 @@ async fn a_slow_reader_of_a_big_answer_gets_it() {
         let read = tcp.read(&mut part).await.unwrap();
         assert_ne!(read, 0, "dropped after {} bytes", out.len());
         out.extend(&part[..read]);
-        tokio::time::sleep(Duration::from_millis(2)).await;
+        tokio::time::sleep(Duration::from_millis(12)).await;
     }
-    assert!(begun.elapsed() > Duration::from_millis(700), "not slow: {:?}", begun.elapsed());
+    assert!(begun.elapsed() > Duration::from_millis(1500), "not slow: {:?}", begun.elapsed());
     let lines = out.windows(16).filter(|window| window == b"slow reader line").count();
     assert!(lines > 560_000, "{lines}");
 }
@@ -170,7 +171,7 @@ async fn a_client_that_reads_nothing_is_dropped_and_others_are_served() {
         other.listen(Duration::from_millis(20)).await;
         assert!(begun.elapsed() < Duration::from_secs(10), "never dropped");
     }
-    assert!(begun.elapsed() > Duration::from_millis(350), "dropped at once");
+    assert!(begun.elapsed() > Duration::from_millis(400), "dropped at once");
     assert_eq!(other.call("ping", json!({})).await["result"], json!({}));
 }
 
@@ -185,7 +186,7 @@ async fn a_peer_that_answers_no_pings_is_dropped_unless_the_user_owes_it_an_answ
     let diff = waiting.ask_diff(&path, "two\n", "t").await;
     let review = rig.reviews(1).await.remove(0);
     until("the dead peer's end", || (rig.mcp.client_count() == 1).then_some(())).await;
-    tokio::time::sleep(Duration::from_millis(600)).await;
+    tokio::time::sleep(Duration::from_millis(1500)).await;
     rig.accept(&review, "two\n");
     assert_eq!(texts(&waiting.answer(&diff).await), ["FILE_SAVED", "two\n"]);
 }
@@ -194,7 +195,7 @@ async fn a_peer_that_answers_no_pings_is_dropped_unless_the_user_owes_it_an_answ
 async fn a_silent_peer_that_answers_pings_stays() {
     let rig = Rig::with(hurried()).await;
     let mut client = rig.client(Family::Pi).await;
-    assert!(client.listen(Duration::from_millis(1500)).await.is_empty());
+    assert!(client.listen(Duration::from_millis(2500)).await.is_empty());
     assert_eq!(rig.mcp.client_count(), 1);
     assert_eq!(client.call("ping", json!({})).await["result"], json!({}));
 }
@@ -205,7 +206,7 @@ async fn nobody_is_thrown_out_because_the_machine_slept() {
     let mut client = rig.client(Family::Pi).await;
     for _ in 0..3 {
         // The one thread of this test: client and server stop together, as in a sleep.
-        std::thread::sleep(Duration::from_millis(900));
+        std::thread::sleep(Duration::from_millis(1500));
         assert!(client.listen(Duration::from_millis(150)).await.is_empty());
     }
     assert_eq!(client.call("ping", json!({})).await["result"], json!({}));

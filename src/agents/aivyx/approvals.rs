@@ -386,6 +386,7 @@ impl Approvals {
                 if self.watch.is_none() && meta.mode() & 0o022 == 0o020 {
                     self.make_directory();
                 }
+                files::tidy(&self.dir);
                 Some((meta.dev(), meta.ino()))
             }
             Err(_) => {

@@ -237,6 +237,7 @@ fn on_disk(path: &Path, told: String) -> OldText {
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
+    use proptest::prelude::*;
     use serde_json::json;
 
     use super::*;
@@ -353,5 +354,23 @@ mod tests {
         assert_eq!(on_disk(&path, "then\n".into()), OldText::new("then\n"));
         assert_eq!(on_disk(&dir.path().join("b"), String::new()), OldText::Missing);
         assert_eq!(on_disk(&dir.path().join("b"), "told".into()), OldText::new("told"));
+    }
+
+    #[test]
+    fn fuzz_request_any_bytes_are_a_request_or_are_not() {
+        crate::fuzz::run("request", |bytes| {
+            let whole = serde_json::from_slice::<IgnoredAny>(bytes).is_ok();
+            match parse(bytes, Path::new("/project")) {
+                Err(Unusable::Incomplete) => prop_assert!(!whole),
+                Err(Unusable::Wrong(why)) => prop_assert!(whole && !why.is_empty()),
+                Ok((id, kind)) => {
+                    prop_assert!(whole && !id.trim().is_empty());
+                    if let Kind::Write { path, .. } | Kind::Delete { path, .. } = kind {
+                        prop_assert!(path.is_absolute());
+                    }
+                }
+            }
+            Ok(())
+        });
     }
 }

@@ -240,6 +240,8 @@ fn place(uri: &str) -> Option<(PathBuf, Option<u32>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::agents::mcp::dialect::file_url;
+    use proptest::prelude::*;
 
     #[test]
     fn a_uri_names_a_file_and_maybe_a_line() {
@@ -252,5 +254,21 @@ mod tests {
         for other in ["https://example.com/x", "/c.rs", "file://host/x", ""] {
             assert_eq!(place(other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn fuzz_uri_any_uri_names_an_absolute_file_or_none() {
+        crate::fuzz::run("uri", |bytes| {
+            let uri = String::from_utf8_lossy(bytes);
+            if let Some((path, _)) = place(&uri) {
+                prop_assert!(path.is_absolute());
+                // What was escaped stays what it is; a URL of ours cannot say `..`.
+                if !path.components().any(|part| part == std::path::Component::ParentDir) {
+                    let again = file_url(&path).and_then(|uri| place(&uri));
+                    prop_assert_eq!(again, Some((path, None)));
+                }
+            }
+            Ok(())
+        });
     }
 }

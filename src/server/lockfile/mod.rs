@@ -17,7 +17,6 @@ use crate::files;
 use form::{Content, Seen};
 pub use form::{Lock, locks_in};
 pub use places::Environment;
-pub use stale::is_alive;
 
 /// Larger ones are no lock files, in bytes.
 const MAX_LOCK: u64 = 1 << 20;
@@ -219,7 +218,7 @@ impl LockFiles {
             let directory = entry.path.parent().unwrap_or(Path::new("/"));
             stale::seen_in(entry.family, directory).into_iter().any(|(_, other)| {
                 let different = other.port != self.port && other.pid != self.pid;
-                different && before(other.port) && other.name == plain && is_alive(other.pid)
+                different && before(other.port) && other.name == plain && files::is_alive(other.pid)
             })
         });
         if taken { distinct } else { plain }

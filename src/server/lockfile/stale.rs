@@ -26,11 +26,11 @@ pub(super) fn seen_in(family: Family, directory: &Path) -> Vec<(PathBuf, Seen)> 
 }
 
 /// Removes what crashed Neovims left in `directory`: lock files with our kind of name whose
-/// process is gone and whose port is closed, and unfinished ones. Nothing of anybody else.
+/// process is gone and whose port is closed. Nothing of anybody else.
 pub(super) fn sweep(family: Family, directory: &Path) {
     for (path, seen) in seen_in(family, directory) {
         let ours = seen.name.starts_with("Neovim (") && seen.name.ends_with(')');
-        if ours && !is_alive(seen.pid) && !is_open(seen.port) {
+        if ours && !files::is_alive(seen.pid) && !is_open(seen.port) {
             tracing::info!(path = %path.display(), "removing a stale lock file");
             let _ = std::fs::remove_file(path);
             if let Some(socket) = seen.socket {
@@ -38,25 +38,6 @@ pub(super) fn sweep(family: Family, directory: &Path) {
             }
         }
     }
-    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let pid = name.to_str().and_then(|name| {
-            name.strip_prefix(".gangway-")?.strip_suffix(".tmp")?.split('-').next()?.parse().ok()
-        });
-        if pid.is_some_and(|pid| !is_alive(pid)) {
-            let _ = std::fs::remove_file(entry.path());
-        }
-    }
-}
-
-/// A process of that id runs, whoever's it is.
-#[must_use]
-pub fn is_alive(pid: u32) -> bool {
-    let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
-    pid.is_some_and(|pid| match rustix::process::test_kill_process(pid) {
-        Ok(()) => true,
-        Err(error) => error == rustix::io::Errno::PERM,
-    })
 }
 
 fn is_open(port: u16) -> bool {

@@ -274,11 +274,16 @@ pub struct Client {
 impl Client {
     pub fn builder(nvim: &Nvim, dialect: Dialect) -> ClientBuilder {
         let lock = nvim.lock(dialect);
+        Self::to(lock.port, &lock.token, dialect).cwd(&nvim.cwd)
+    }
+
+    /// To a Neovim of which nothing is known but its lock file.
+    pub fn to(port: u16, token: &str, dialect: Dialect) -> ClientBuilder {
         ClientBuilder {
             dialect,
-            cwd: nvim.cwd.clone(),
-            port: lock.port,
-            headers: dialect.headers(&lock.token),
+            cwd: "/".into(),
+            port,
+            headers: dialect.headers(token),
             initialize: true,
             listens: true,
             polite: true,
@@ -432,6 +437,12 @@ impl Client {
             let response = call.wait();
             assert!(response["result"].is_object(), "close_tab: {response}");
         }
+    }
+
+    /// Drops what was answered to a request, so that a flood of them does not fill the memory. A
+    /// second answer is still noticed.
+    pub fn forget(&self, pending: &Pending) {
+        self.shared.inbox().responses.remove(&pending.id.to_string());
     }
 
     // --------------------------------------------------------------------------------- what came

@@ -169,13 +169,24 @@ function T.counts()
   }
 end
 
+-- How long this thread has waited for a processor so far, in nanoseconds: that is not Neovim's doing.
+local function waited()
+  local file = io.open("/proc/self/schedstat")
+  local text = file and file:read("*l") or ""
+  if file then
+    file:close()
+  end
+  return tonumber(text:match("^%d+ (%d+)")) or 0
+end
+
 -- The longest time the main loop did not come round between T.stall_start() and T.stall(), in milliseconds.
 function T.stall_start()
-  local last, longest = vim.uv.hrtime(), 0
+  local last, before, longest = vim.uv.hrtime(), waited(), 0
   local timer = assert(vim.uv.new_timer())
   local function tick()
-    local now = vim.uv.hrtime()
-    longest, last = math.max(longest, now - last), now
+    local now, then_ = vim.uv.hrtime(), waited()
+    longest = math.max(longest, now - last - (then_ - before))
+    last, before = now, then_
     return longest
   end
   timer:start(0, 1, tick)

@@ -37,6 +37,7 @@ pub struct Builder {
     after: String,
     env: BTreeMap<OsString, Option<OsString>>,
     args: Vec<OsString>,
+    umask: Option<u32>,
 }
 
 impl Builder {
@@ -102,6 +103,12 @@ impl Builder {
 
     pub fn arg(mut self, arg: impl AsRef<OsStr>) -> Self {
         self.args.push(arg.as_ref().to_owned());
+        self
+    }
+
+    /// What the process takes away from the modes of its new files (without a terminal UI).
+    pub fn umask(mut self, bits: u32) -> Self {
+        self.umask = Some(bits);
         self
     }
 
@@ -262,6 +269,7 @@ impl Nvim {
             after: String::new(),
             env: BTreeMap::new(),
             args: Vec::new(),
+            umask: None,
         }
     }
 
@@ -291,7 +299,8 @@ impl Nvim {
         let process = match builder.size {
             Some(size) => Process::Tty(Pty::spawn(&program, &args, &builder.cwd, &env, size)),
             None => {
-                Process::Headless(Mutex::new(spawn(&program, &args, &builder.cwd, &env, &output)))
+                let (cwd, umask) = (&builder.cwd, builder.umask);
+                Process::Headless(Mutex::new(spawn(&program, &args, cwd, &env, &output, umask)))
             }
         };
         let connected = poll(Duration::from_secs(15), || {
@@ -530,6 +539,11 @@ impl Nvim {
         self.env.get(OsStr::new(key)).map(PathBuf::from)
     }
 
+    /// The init.lua it was started with, for another one like it.
+    pub fn init(&self) -> PathBuf {
+        self.root.path().join("init.lua")
+    }
+
     /// The plugin's log, so far.
     pub fn log(&self) -> String {
         std::fs::read(self.home.join("state/nvim/gangway.log"))
@@ -659,6 +673,16 @@ impl Nvim {
     #[track_caller]
     pub fn accept(&self, review: &Review) {
         self.keys_in(&review.right, ":w<CR>");
+    }
+
+    /// Accepts the only review as soon as it stands, however big it is and whatever is in it.
+    #[track_caller]
+    pub fn accept_unread(&self) {
+        let patience = Duration::from_secs(40);
+        if poll(patience, || (!self.right_panes().is_empty()).then_some(())).is_none() {
+            self.fail("no review");
+        }
+        self.lua_within::<Value>(patience, "vim.cmd('IdeAccept!')", ());
     }
 
     /// The user types `:q!` in the right pane.
@@ -859,6 +883,19 @@ impl Nvim {
         }
     }
 
+    /// The test makes it end, or go on as another process.
+    pub fn ends_by_itself(&self) {
+        self.ending.store(true, Ordering::Relaxed);
+    }
+
+    /// The window of its terminal is closed.
+    #[track_caller]
+    pub fn hang_up(&self) {
+        self.ends_by_itself();
+        let Process::Tty(pty) = &self.process else { panic!("this Neovim has no terminal") };
+        pty.hang_up();
+    }
+
     #[track_caller]
     fn fail_rpc(&self, what: &str, error: &RpcError) -> ! {
         match error {
@@ -961,11 +998,21 @@ fn spawn(
     cwd: &Path,
     env: &BTreeMap<OsString, OsString>,
     output: &Path,
+    umask: Option<u32>,
 ) -> Child {
     let output = std::fs::File::create(output).unwrap();
     let mut command = Command::new(program);
     command.args(args).current_dir(cwd).env_clear().envs(env);
     command.stdin(Stdio::null()).stdout(output.try_clone().unwrap()).stderr(output);
+    if let Some(bits) = umask {
+        // SAFETY: umask() is async-signal-safe and cannot fail.
+        unsafe {
+            command.pre_exec(move || {
+                rustix::process::umask(rustix::fs::Mode::from_raw_mode(bits));
+                Ok(())
+            });
+        }
+    }
     #[cfg(target_os = "linux")]
     // SAFETY: prctl() is async-signal-safe, and nothing else happens between fork and exec.
     unsafe {

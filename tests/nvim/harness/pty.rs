@@ -2,11 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::BorrowedFd;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 use portable_pty::{Child, CommandBuilder, ExitStatus, MasterPty, PtySize, native_pty_system};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+
+/// Between two looks at a quiet terminal.
+const LOOK: Duration = Duration::from_millis(2);
 
 /// What a terminal does beside showing text.
 #[derive(Default)]
@@ -29,9 +37,16 @@ impl vt100::Callbacks for Ears {
 
 pub struct Pty {
     screen: Arc<Mutex<vt100::Parser<Ears>>>,
-    writer: Mutex<Box<dyn Write + Send>>,
     child: Mutex<Box<dyn Child + Send + Sync>>,
-    master: Mutex<Box<dyn MasterPty + Send>>,
+    window: Mutex<Option<Window>>,
+    closing: Arc<AtomicBool>,
+}
+
+/// All that keeps the terminal open.
+struct Window {
+    writer: Box<dyn Write + Send>,
+    master: Box<dyn MasterPty + Send>,
+    reader: JoinHandle<()>,
 }
 
 /// One cell of the screen.
@@ -69,19 +84,36 @@ impl Pty {
         drop(pair.slave);
         let parser = vt100::Parser::new_with_callbacks(rows, cols, 0, Ears::default());
         let screen = Arc::new(Mutex::new(parser));
-        let mut reader = pair.master.try_clone_reader().expect("the pty's output");
-        let screen_too = screen.clone();
-        std::thread::spawn(move || {
+        let master = pair.master;
+        let mut output = master.try_clone_reader().expect("the pty's output");
+        let writer = master.take_writer().expect("the pty's input");
+        // A reader that waits for ever could not be told to let go.
+        // SAFETY: the master is open, and here for longer than this borrow.
+        let fd =
+            unsafe { BorrowedFd::borrow_raw(master.as_raw_fd().expect("the pty's descriptor")) };
+        fcntl_setfl(fd, fcntl_getfl(fd).unwrap() | OFlags::NONBLOCK).unwrap();
+        let closing = Arc::new(AtomicBool::new(false));
+        let (screen_too, closing_too) = (screen.clone(), closing.clone());
+        let reader = std::thread::spawn(move || {
             let mut buffer = [0; 1 << 16];
-            while let Ok(n @ 1..) = reader.read(&mut buffer) {
-                screen_too.lock().unwrap().process(&buffer[..n]);
+            while !closing_too.load(Ordering::Relaxed) {
+                match output.read(&mut buffer) {
+                    Ok(n @ 1..) => screen_too.lock().unwrap().process(&buffer[..n]),
+                    Err(e) if e.kind() == ErrorKind::WouldBlock => std::thread::sleep(LOOK),
+                    _ => return,
+                }
             }
         });
-        Self {
-            screen,
-            writer: Mutex::new(pair.master.take_writer().expect("the pty's input")),
-            child: Mutex::new(child),
-            master: Mutex::new(pair.master),
+        let window = Mutex::new(Some(Window { writer, master, reader }));
+        Self { screen, child: Mutex::new(child), window, closing }
+    }
+
+    /// Closes the window: the programs in it are told by the system.
+    pub fn hang_up(&self) {
+        self.closing.store(true, Ordering::Relaxed);
+        if let Some(Window { writer, master, reader }) = self.window.lock().unwrap().take() {
+            let _ = reader.join();
+            drop((writer, master));
         }
     }
 
@@ -94,14 +126,24 @@ impl Pty {
     }
 
     pub fn write(&self, bytes: &[u8]) {
-        let mut writer = self.writer.lock().unwrap();
-        writer.write_all(bytes).and_then(|()| writer.flush()).expect("writing to the pty");
+        let mut window = self.window.lock().unwrap();
+        let writer = &mut window.as_mut().expect("the window is open").writer;
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            match writer.write(rest) {
+                Ok(written) => rest = &rest[written..],
+                Err(e) if e.kind() == ErrorKind::WouldBlock => std::thread::sleep(LOOK),
+                Err(e) => panic!("writing to the pty: {e}"),
+            }
+        }
+        let _ = writer.flush();
     }
 
     pub fn resize(&self, rows: u16, cols: u16) {
         self.screen.lock().unwrap().screen_mut().set_size(rows, cols);
         let size = PtySize { rows, cols, pixel_width: 0, pixel_height: 0 };
-        self.master.lock().unwrap().resize(size).expect("resizing the pty");
+        let window = self.window.lock().unwrap();
+        window.as_ref().expect("the window is open").master.resize(size).expect("resizing the pty");
     }
 
     pub fn text(&self) -> String {
@@ -139,5 +181,11 @@ impl Pty {
             underline: cell.underline(),
             inverse: cell.inverse(),
         })
+    }
+}
+
+impl Drop for Pty {
+    fn drop(&mut self) {
+        self.hang_up();
     }
 }

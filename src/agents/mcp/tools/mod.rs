@@ -285,7 +285,9 @@ fn percent_decode(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::dialect::{file_url, raw_uri};
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn schemas_are_plain_objects() {
@@ -345,5 +347,22 @@ mod tests {
         for other in ["", "a.txt", "_claude_fs_right:/a", "https://x/y", "file://host"] {
             assert!(paths(other).is_empty(), "{other}");
         }
+    }
+
+    #[test]
+    fn fuzz_uri_every_path_is_found_by_either_spelling_of_its_uri() {
+        crate::fuzz::run("uri", |bytes| {
+            let text = String::from_utf8_lossy(bytes);
+            prop_assert!(paths_of(&text).iter().all(|path| path.is_absolute()));
+            prop_assert!(paths_of(&text).len() <= 2);
+            let path = PathBuf::from(format!("/{text}"));
+            prop_assert_eq!(&paths_of(&raw_uri(&path))[0], &path);
+            // A proper URL is normal: it keeps neither `.` nor doubled slashes.
+            if let Some(url) = file_url(&path) {
+                let again = paths_of(&url).pop().and_then(|path| file_url(&path));
+                prop_assert_eq!(again.as_deref(), Some(&*url), "{:?}", path);
+            }
+            Ok(())
+        });
     }
 }

@@ -184,14 +184,18 @@ fn end_notes(left: &Pane, right: &Pane) -> Vec<String> {
     notes
 }
 
-/// Texts between whose common start and common end there are few lines differ in few places; that
-/// is found out far faster than by comparing them.
+/// False if there can be no more than `DIFF_HUNKS` differences: few lines between the common start
+/// and the common end, or few that differ in their place. Far faster than comparing.
 fn may_differ_often(left: &str, right: &str) -> bool {
     let start = left.bytes().zip(right.bytes()).take_while(|(a, b)| a == b).count();
     let (left, right) = (&left.as_bytes()[start..], &right.as_bytes()[start..]);
     let end = left.iter().rev().zip(right.iter().rev()).take_while(|(a, b)| a == b).count();
-    let lines = |bytes: &[u8]| bytes[..bytes.len() - end].iter().filter(|b| **b == b'\n').count();
-    lines(left).min(lines(right)) >= DIFF_HUNKS
+    let (left, right) = (&left[..left.len() - end], &right[..right.len() - end]);
+    let lines = |bytes: &[u8]| bytes.iter().filter(|byte| **byte == b'\n').count();
+    let (old, new) = (lines(left), lines(right));
+    let split = |bytes| <[u8]>::split(bytes, |byte| *byte == b'\n');
+    let in_place = || split(left).zip(split(right)).filter(|(a, b)| a != b).count();
+    old.min(new) >= DIFF_HUNKS && in_place() + old.abs_diff(new) >= DIFF_HUNKS
 }
 
 /// A walk along the common start: far cheaper than a diff.

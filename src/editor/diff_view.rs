@@ -82,6 +82,8 @@ const BORROWED: [&str; 19] = [
 const HIGHLIGHT_AFTER: Duration = Duration::from_millis(30);
 /// Recounts wait this long for the next edit.
 const RECOUNT_AFTER: Duration = Duration::from_millis(150);
+/// How long a key that needs the differences waits for them.
+const COUNT_PATIENCE: Duration = Duration::from_millis(100);
 /// Proposals larger than this are not recounted while the user types (bytes).
 const RECOUNT_BYTES: usize = 2 << 20;
 
@@ -344,12 +346,14 @@ fn recount(editor: &Rc<Editor>, view: &Rc<View>) {
 /// Compares on a worker, whatever the size, and draws the result.
 pub(super) fn count(editor: &Rc<Editor>, view: &Rc<View>) {
     let Some(panes) = view.panes() else { return };
+    let Ok(tick) = editor.api.changedtick(view.right) else { return };
     let edited = view.edited(&editor.api).then(|| editor.api.buf_text(view.right).ok()).flatten();
     let (buf, bridge) = (view.right, editor.bridge.clone());
     editor.on_worker(move || {
         let hunks = Hunks::between(&panes.left, edited.as_ref().unwrap_or(&panes.right.body));
         bridge.post(move |editor| {
             if let Some(view) = editor.stage.view_of_buf(buf) {
+                view.counted_at.set(tick);
                 *view.hunks.borrow_mut() = Some(Rc::new(hunks));
                 winbar::draw(editor, &view);
             }
@@ -357,15 +361,21 @@ pub(super) fn count(editor: &Rc<Editor>, view: &Rc<View>) {
     });
 }
 
-/// The hunks as the buffer is now; asked for at a key press, so it may count small texts. `None`,
-/// after a message, while a large text is still being counted.
+/// The hunks as the buffer is now; asked for at a key press, so it may count what takes no time.
+/// `None`, after a message, while the others are still being counted.
 fn present_hunks(editor: &Rc<Editor>, view: &View) -> Result<Option<Rc<Hunks>>> {
+    let tick = editor.api.changedtick(view.right)?;
     if let Some(panes) = view.panes()
+        && view.counted_at.get() != tick
         && view.edited(&editor.api)
         && panes.left.len() <= RECOUNT_BYTES
     {
         let body = editor.api.buf_text(view.right)?;
-        *view.hunks.borrow_mut() = Some(Rc::new(Hunks::between(&panes.left, &body)));
+        let hunks = Hunks::within(COUNT_PATIENCE, &panes.left, &body);
+        if hunks.is_some() {
+            view.counted_at.set(tick);
+        }
+        *view.hunks.borrow_mut() = hunks.map(Rc::new);
     }
     let hunks = view.hunks.borrow().clone();
     if hunks.is_none() {

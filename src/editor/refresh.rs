@@ -21,7 +21,7 @@ use nvim_oxi::mlua::{self, Table};
 use super::api::{Buf, Result, Win};
 use super::bridge::Due;
 use super::{Bridge, Editor};
-use crate::review::hunks::kept_lines;
+use crate::review::hunks::kept_lines_within;
 
 /// Writes come in bursts (truncate, write, close; or create, rename).
 const SETTLE: Duration = Duration::from_millis(40);
@@ -29,6 +29,10 @@ const SETTLE: Duration = Duration::from_millis(40);
 const LINGER: Duration = Duration::from_secs(60);
 /// Above this many bytes cursors stay on their line number instead of their text.
 const FOLLOW_BYTES: usize = 2 << 20;
+/// The same if finding that text takes longer; Neovim waits for it.
+const FOLLOW_PATIENCE: Duration = Duration::from_millis(80);
+/// How often a reload that the command-line window holds up is tried again.
+const RETRY: Duration = Duration::from_millis(100);
 /// More directories than this are not watched; Neovim's own check on focus still applies.
 const MAX_DIRS: usize = 512;
 
@@ -213,9 +217,7 @@ fn make_watcher(
                 bridge.post(move |editor| {
                     editor.stage.disk_changed(editor, &changed);
                     for buf in bufs {
-                        if let Err(error) = reload(editor, buf) {
-                            tracing::warn!("cannot refresh buffer {}: {error}", buf.0);
-                        }
+                        reload_or_warn(editor, buf);
                     }
                 });
             });
@@ -224,10 +226,21 @@ fn make_watcher(
     made.inspect_err(|error| tracing::warn!("cannot watch files: {error}")).ok()
 }
 
+fn reload_or_warn(editor: &Rc<Editor>, buf: Buf) {
+    if let Err(error) = reload(editor, buf) {
+        tracing::warn!("cannot refresh buffer {}: {error}", buf.0);
+    }
+}
+
 /// Brings one buffer up to date, or leaves it alone if it has unsaved changes.
 fn reload(editor: &Rc<Editor>, buf: Buf) -> Result<()> {
     let api = &editor.api;
     if !api.buf_loaded(buf) || editor.stage.is_pane(buf) {
+        return Ok(());
+    }
+    // `:checktime` is not allowed there.
+    if !api.func::<String>("getcmdwintype", ())?.is_empty() {
+        editor.after(RETRY, move |editor| reload_or_warn(editor, buf));
         return Ok(());
     }
     let before = api.changedtick(buf)?;
@@ -242,7 +255,7 @@ fn reload(editor: &Rc<Editor>, buf: Buf) -> Result<()> {
         return Ok(());
     }
     let new = api.buf_text(buf)?;
-    let origins = kept_lines(&old, &new);
+    let Some(origins) = kept_lines_within(FOLLOW_PATIENCE, &old, &new) else { return Ok(()) };
     for (win, view) in views {
         let line: i64 = view.get("lnum")?;
         let top: i64 = view.get("topline")?;

@@ -61,7 +61,7 @@ pub struct Stage {
     tick_due: Due,
     /// 'scrollopt' before the first review put windows into diff mode.
     scrollopt: RefCell<Option<String>>,
-    /// 'diffopt' before the first review that is too large for marks within lines, and ours.
+    /// 'diffopt' before the first review that is too large for some of it, and ours.
     diffopt: RefCell<Option<(String, String)>>,
 }
 
@@ -131,7 +131,7 @@ impl Stage {
                 view.close(editor);
             }
         }
-        self.fit_diffopt(editor, false);
+        self.fit_diffopt(editor, None);
         if let Some(path) = review.kind.path() {
             editor.refresh.review_ended(editor, path);
         }
@@ -163,7 +163,7 @@ impl Stage {
                     if let Err(error) = view.disk_changed(editor, Arc::new(renewed)) {
                         tracing::warn!("cannot renew the left pane: {error}");
                     }
-                    editor.stage.fit_diffopt(editor, false);
+                    editor.stage.fit_diffopt(editor, None);
                 });
             });
         }
@@ -202,8 +202,7 @@ impl Stage {
         while !self.waiting.borrow().is_empty() && may_open_behind(editor) {
             let next = self.waiting.borrow_mut().pop_front();
             let Some(mut next) = next else { return };
-            let large = next.panes.as_ref().is_some_and(|panes| !panes.words);
-            self.fit_diffopt(editor, large);
+            self.fit_diffopt(editor, next.panes.clone());
             match View::open(editor, &next.review, next.panes.clone(), &next.on_disk) {
                 Ok(view) => {
                     // It may have got its verdict while autocommands ran.
@@ -528,34 +527,39 @@ impl Stage {
         editor.update_key_listening();
     }
 
-    /// Marks within lines would hold Neovim 0.12 up for seconds while a large difference is on the
-    /// screen, and 'diffopt' is global: without them as long as there is such a review, or one is
-    /// `coming`.
-    fn fit_diffopt(&self, editor: &Rc<Editor>, coming: bool) {
-        let large = coming
-            || self.views().iter().any(|view| view.panes().is_some_and(|panes| !panes.words));
+    /// Marks within lines, and lines aligned within a difference, would hold Neovim up for seconds
+    /// while a large difference is on the screen, and 'diffopt' is global: without them as long as
+    /// there is such a review, or one is `coming`.
+    fn fit_diffopt(&self, editor: &Rc<Editor>, coming: Option<Arc<TwoPanes>>) {
         let fit = || -> Result<()> {
-            if large == self.diffopt.borrow().is_some() {
+            let shown: Vec<_> =
+                self.views().iter().filter_map(|view| view.panes()).chain(coming).collect();
+            let words = shown.iter().all(|panes| panes.words);
+            let unaligned = shown.iter().filter_map(|panes| panes.unaligned).min();
+            let state = self.diffopt.borrow_mut().take();
+            if state.is_none() && words && unaligned.is_none() {
                 return Ok(());
             }
             let now: String = editor.api.option("diffopt", At::Global)?;
-            let to = match self.diffopt.borrow_mut().take() {
+            let before = match state {
                 // The user's own change of it counts more.
-                Some((before, ours)) => Some(before).filter(|_| now == ours),
-                None => {
-                    let simple = |item| match item {
-                        "inline:char" | "inline:word" => "inline:simple",
-                        item => item,
-                    };
-                    let ours = now.split(',').map(simple).collect::<Vec<_>>().join(",");
-                    Some(ours).filter(|ours| *ours != now)
+                Some((before, ours)) if ours != now => {
+                    if !words || unaligned.is_some() {
+                        *self.diffopt.borrow_mut() = Some((before, ours));
+                    }
+                    return Ok(());
                 }
+                Some((before, _)) => before,
+                None => now.clone(),
             };
-            let Some(to) = to else { return Ok(()) };
-            if large {
-                *self.diffopt.borrow_mut() = Some((now, to.clone()));
+            let wanted = affordable(&before, words, unaligned);
+            if wanted != before {
+                *self.diffopt.borrow_mut() = Some((before, wanted.clone()));
             }
-            editor.api.set_option("diffopt", to, At::Global)
+            if wanted == now {
+                return Ok(());
+            }
+            editor.api.set_option("diffopt", wanted, At::Global)
         };
         if let Err(error) = fit() {
             tracing::warn!("cannot change 'diffopt': {error}");
@@ -724,6 +728,21 @@ fn origin_here(editor: &Rc<Editor>, mode: &str) -> Result<Origin> {
     let api = &editor.api;
     let win = api.current_win()?;
     Ok(Origin { win, mode: mode.to_owned(), insert_at: api.cursor(win)? })
+}
+
+/// 'diffopt' without what takes too long.
+fn affordable(diffopt: &str, words: bool, unaligned: Option<usize>) -> String {
+    let fits = |item: &str| -> String {
+        let lines = item.strip_prefix("linematch:").and_then(|n| n.parse::<usize>().ok());
+        match (item, lines, unaligned) {
+            ("inline:char" | "inline:word", ..) if !words => "inline:simple".into(),
+            (_, Some(lines), Some(limit)) if lines >= limit => {
+                format!("linematch:{}", limit.saturating_sub(1))
+            }
+            _ => item.to_owned(),
+        }
+    };
+    diffopt.split(',').map(fits).collect::<Vec<_>>().join(",")
 }
 
 pub(super) fn first_line(text: &str) -> &str {

@@ -57,6 +57,8 @@ pub(super) struct View {
     previous_tab: Option<Tab>,
     /// `None` until they are counted.
     pub(super) hunks: RefCell<Option<Rc<Hunks>>>,
+    /// `changedtick` of the right buffer they were counted at.
+    pub(super) counted_at: Cell<i64>,
     /// A recount of the hunks is under way.
     pub(super) counting: Cell<bool>,
     /// It shows as modified for this turn only; `changedtick` at that.
@@ -145,6 +147,7 @@ impl View {
             origin: RefCell::new(None),
             previous_tab,
             hunks: RefCell::new(hunks),
+            counted_at: Cell::new(api.changedtick(built.right)?),
             counting: Cell::new(false),
             shown_unwritten: Cell::new(None),
             group: Cell::new(None),
@@ -190,6 +193,7 @@ impl View {
             panes.left_unterminated,
         )?;
         *self.panes.borrow_mut() = Some(panes);
+        self.counted_at.set(-1);
         if let Some(win) = self.place.get().left_win.filter(|win| editor.api.win_valid(*win)) {
             editor.api.in_win(win, |api| api.command("diffupdate"))?;
         }

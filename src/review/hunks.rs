@@ -39,15 +39,10 @@ impl Hunks {
         Self { list, added, removed }
     }
 
-    /// The same, but `None` when it is not done in time; it goes on in a thread of its own then.
+    /// The same, but `None` when it is not done in time.
     #[must_use]
     pub fn within(patience: Duration, old: &str, new: &str) -> Option<Self> {
-        let (old, new) = (old.to_owned(), new.to_owned());
-        let (done, result) = mpsc::channel();
-        // An error here: nobody waits any more.
-        let compare = move || done.send(Self::between(&old, &new)).unwrap_or(());
-        std::thread::Builder::new().name("gangway-diff".into()).spawn(compare).ok()?;
-        result.recv_timeout(patience).ok()
+        in_time(patience, old, new, Self::between)
     }
 
     /// The hunk at `line` (0-based) of the new text, or of the old one. A hunk that takes no line
@@ -65,6 +60,22 @@ impl Hunks {
     }
 }
 
+/// `None` when it is not done in time; it goes on in a thread of its own then. Texts of one size may
+/// take a thousand times longer than others.
+fn in_time<T: Send + 'static>(
+    patience: Duration,
+    old: &str,
+    new: &str,
+    work: fn(&str, &str) -> T,
+) -> Option<T> {
+    let (old, new) = (old.to_owned(), new.to_owned());
+    let (done, result) = mpsc::channel();
+    // An error here: nobody waits any more.
+    let work = move || done.send(work(&old, &new)).unwrap_or(());
+    std::thread::Builder::new().name("gangway-diff".into()).spawn(work).ok()?;
+    result.recv_timeout(patience).ok()
+}
+
 fn compare<'a>(old: &'a str, new: &'a str) -> (Diff, InternedInput<&'a str>) {
     let mut input: InternedInput<&str> = InternedInput::default();
     input.update_before(old.split('\n'));
@@ -72,6 +83,12 @@ fn compare<'a>(old: &'a str, new: &'a str) -> (Diff, InternedInput<&'a str>) {
     let mut diff = Diff::compute(Algorithm::Myers, &input);
     diff.postprocess_lines(&input);
     (diff, input)
+}
+
+/// `kept_lines`, but `None` when it is not done in time.
+#[must_use]
+pub fn kept_lines_within(patience: Duration, old: &str, new: &str) -> Option<Vec<Option<u32>>> {
+    in_time(patience, old, new, kept_lines)
 }
 
 /// For each line of `new` the line of `old` it is, `None` for a line that is not there.

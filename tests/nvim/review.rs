@@ -425,6 +425,41 @@ fn a_whole_rewrite_of_a_large_file_does_not_hold_neovim_up() {
 }
 
 #[test]
+fn long_lines_that_differ_do_not_hold_neovim_up() {
+    let text = |of: &str| -> String {
+        let paragraph = |n: usize| format!("{n} {}\n", format!("{of} words ").repeat(70 + n));
+        let part = |n: usize| (0..18).map(paragraph).collect::<String>() + &format!("same {n}\n");
+        (0..4).map(part).collect()
+    };
+    let nvim = Nvim::builder().tty(60, 160).file("a.md", text("old")).start();
+    nvim.cmd("set diffopt+=linematch:50");
+    let diffopt = nvim.eval("&diffopt");
+    let agent = Client::connect(&nvim, Dialect::Claude);
+    nvim.stall_start();
+    let pending = agent.open_diff(nvim.path("a.md"), &text("new"));
+    let review = nvim.shown(&pending);
+    nvim.keys_in(&review.right, "G]c[cgg");
+    nvim.settle(Duration::from_millis(300));
+    // Aligning them took Neovim 2 s and more.
+    let stall = nvim.stall();
+    assert!(stall < Duration::from_secs(1), "{stall:?}");
+    // The user's word counts, also while it is pending.
+    nvim.cmd("set diffopt+=icase");
+    let theirs = nvim.eval("&diffopt");
+    nvim.reject(&review);
+    assert_eq!(pending.verdict(), Verdict::Rejected);
+    nvim.wait_until("the panes to go", || nvim.panes().is_empty());
+    assert_eq!(nvim.eval("&diffopt"), theirs);
+    nvim.cmd(&format!("set diffopt={}", diffopt.as_str().unwrap()));
+    let pending = agent.open_diff(nvim.path("a.md"), &text("new"));
+    let review = nvim.shown(&pending);
+    assert_ne!(nvim.eval("&diffopt"), diffopt);
+    nvim.reject(&review);
+    assert_eq!(pending.verdict(), Verdict::Rejected);
+    nvim.wait_until("diffopt to come back", || nvim.eval("&diffopt") == diffopt);
+}
+
+#[test]
 fn nothing_that_undoes_empties_the_proposal() {
     let nvim = editor();
     let agent = Client::connect(&nvim, Dialect::Pi);

@@ -318,6 +318,38 @@ fn d41_buffers_show_what_the_agent_wrote_and_keep_their_history() {
 }
 
 #[test]
+fn d41_what_is_written_while_the_command_line_window_is_open_shows_after_it() {
+    let nvim = Nvim::builder().tty(24, 80).file("a.txt", OLD).start();
+    let buf = nvim.eval("bufnr('a.txt')").as_i64().unwrap();
+    let _agent = Client::connect(&nvim, Dialect::Claude);
+    nvim.type_keys("q:");
+    nvim.wait_until("the command-line window", || nvim.eval("getcmdwintype()") == ":");
+    nvim.settle(Duration::from_millis(200));
+    nvim.write("a.txt", NEW);
+    nvim.settle(Duration::from_millis(300));
+    nvim.type_keys(":q\r");
+    nvim.wait_until("the buffer to follow", || nvim.lines(buf).join("\n") + "\n" == NEW);
+    assert!(!nvim.blocked());
+}
+
+#[test]
+fn d41_a_write_that_moves_every_line_does_not_hold_neovim_up() {
+    let line = |n: usize| format!("{} {}\n", n % 977, "x".repeat(n % 7));
+    let old: String = (0..180_000).map(line).collect();
+    let new: String = (0..180_000).map(|n| line(n * 48_271 % 180_000)).collect();
+    assert!(old.len() < 2 << 20, "larger texts are not compared");
+    let nvim = Nvim::builder().file("a.txt", &old).start();
+    let _agent = Client::connect(&nvim, Dialect::Claude);
+    nvim.settle(Duration::from_millis(300));
+    nvim.stall_start();
+    nvim.write("a.txt", &new);
+    let first = new.lines().nth(1).unwrap();
+    nvim.wait_until("the buffer to follow", || nvim.eval("getline(2)") == first);
+    let stall = nvim.stall();
+    assert!(stall < Duration::from_secs(1), "{stall:?}");
+}
+
+#[test]
 fn d24_text_the_user_has_not_saved_survives_reviews_and_the_agents_write() {
     let nvim = editor();
     let buf = nvim.eval("bufnr('a.txt')").as_i64().unwrap();

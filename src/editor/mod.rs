@@ -394,6 +394,13 @@ impl Editor {
         on(&["BufReadPost", "BufNewFile", "BufFilePost", "BufDelete"], |editor| {
             editor.refresh.update_soon(editor);
         })?;
+        // Keys are not heard before there is a review, and whoever is in the middle of something
+        // must not lose the next one to it.
+        on(&["CursorMoved", "TextChanged", "ModeChanged"], |editor| {
+            if editor.stage.is_empty() {
+                editor.last_activity.set(Instant::now());
+            }
+        })?;
         on(&["ColorScheme"], |editor| {
             if let Err(error) = editor.define_highlights() {
                 tracing::warn!("highlights: {error}");

@@ -89,6 +89,31 @@ fn d10_an_operator_waits_for_its_motion_in_the_users_file() {
 }
 
 #[test]
+fn d10_commands_typed_one_after_another_reach_the_users_file_whenever_it_arrives() {
+    let desk = desk();
+    let between = Duration::from_millis(60);
+    desk.nvim.type_keys("gg0");
+    desk.nvim.settle(PAUSE);
+    desk.nvim.type_slowly("xx", between);
+    let pending = desk.agent.open_diff(desk.nvim.path("a.txt"), NEW);
+    desk.nvim.type_slowly("xxxx", between);
+    desk.nvim.settle(between);
+    assert_eq!(desk.user_lines()[0], "word2");
+    let review = desk.untouched_then_shown(&pending, "after the last of them");
+    desk.nvim.reject(&review);
+    assert_eq!(pending.verdict(), Verdict::Rejected);
+    desk.nvim.wait_until("the panes to go", || desk.nvim.panes().is_empty());
+    // A command that waits for a character holds up all that arrives, and lets it in at once then.
+    desk.nvim.type_keys("0f");
+    let pending = desk.agent.open_diff(desk.nvim.path("a.txt"), NEW);
+    std::thread::sleep(PAUSE);
+    desk.nvim.type_slowly("dx", between);
+    desk.nvim.settle(between);
+    assert_eq!(desk.user_lines()[0], "wor2");
+    desk.untouched_then_shown(&pending, "after fdx");
+}
+
+#[test]
 fn a_half_typed_command_is_finished_undisturbed() {
     let desk = desk();
     desk.nvim.type_keys(":let g:answer = 4");

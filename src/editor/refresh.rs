@@ -2,8 +2,8 @@
 //!
 //! Neovim's thread owns the decision; a worker watches the directories of loaded files (a watch on
 //! a file dies at the first rename over it). A buffer without unsaved changes is reloaded without a
-//! prompt and with its undo history, its cursors staying on their text; one with unsaved changes is
-//! kept, and the user's own later `:w` asks, as Vim should.
+//! prompt and with its undo history, line ends and encoding found anew, its cursors staying on their
+//! text; one with unsaved changes is kept, and the user's own later `:w` asks, as Vim should.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap};

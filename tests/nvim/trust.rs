@@ -318,6 +318,38 @@ fn d41_buffers_show_what_the_agent_wrote_and_keep_their_history() {
 }
 
 #[test]
+fn d41_line_ends_and_encoding_follow_what_the_agent_wrote() {
+    let nvim = Nvim::start();
+    let _agent = Client::connect(&nvim, Dialect::Claude);
+    let write_back = |set: &str, name: &str, open: &str, old: &[u8], new: &[u8], shown: &str| {
+        nvim.write(name, old);
+        nvim.cmd(&format!("edit {open} {}", nvim.path(name).display()));
+        let first = nvim.eval("getline(1)");
+        nvim.cmd(set);
+        let autoread = nvim.eval("[&g:autoread, &l:autoread]");
+        nvim.settle(Duration::from_millis(200));
+        nvim.write(name, new);
+        nvim.wait_until(&format!("{name} to follow"), || nvim.eval("getline(1)") == shown);
+        assert_eq!(nvim.eval("&modified"), 0, "{name}");
+        nvim.cmd("silent write!");
+        assert_eq!(nvim.read(name), new, "{name}: the user's write changed it");
+        nvim.cmd("silent undo");
+        assert_eq!(nvim.eval("getline(1)"), first, "{name}: history was lost");
+        assert_eq!(nvim.eval("[&g:autoread, &l:autoread]"), autoread, "{name}");
+        nvim.cmd("bwipeout!");
+    };
+    for set in ["set autoread", "set noautoread", "setlocal autoread"] {
+        write_back(set, "lf", "", b"a\r\nb\r\n", b"A\nb\n", "A");
+        write_back(set, "crlf", "", b"a\nb\n", b"A\r\nb\r\n", "A");
+        write_back(set, "utf-8", "", b"caf\xe9\n", "Café\n".as_bytes(), "Café");
+        write_back(set, "latin1", "", "café\n".as_bytes(), b"Caf\xe9\n", "Café");
+        write_back(set, "no-bom", "", b"\xef\xbb\xbfa\n", b"A\n", "A");
+        write_back(set, "utf-16", "", b"\xff\xfea\0\n\0", b"A\n", "A");
+        write_back(set, "named", "++enc=cp1250", b"a\xbe\n", b"A\xbe\n", "Aľ");
+    }
+}
+
+#[test]
 fn d41_what_is_written_while_the_command_line_window_is_open_shows_after_it() {
     let nvim = Nvim::builder().tty(24, 80).file("a.txt", OLD).start();
     let buf = nvim.eval("bufnr('a.txt')").as_i64().unwrap();

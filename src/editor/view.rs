@@ -634,6 +634,13 @@ impl View {
         wins.extend(
             place.left_win.into_iter().chain([place.right_win]).filter(|w| api.win_valid(*w)),
         );
+        // A split of a pane that shows another file by now is in diff mode still.
+        if api.tab_valid(place.tab)
+            && let Ok(here) = api.call::<Vec<Win>>("nvim_tabpage_list_wins", place.tab)
+        {
+            let in_diff = |win: &Win| api.option("diff", At::Win(*win)).unwrap_or(false);
+            wins.extend(here.into_iter().filter(in_diff));
+        }
         wins.sort_unstable();
         wins.dedup();
         for win in wins {

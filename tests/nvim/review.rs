@@ -492,3 +492,26 @@ fn windows_squeezed_to_a_line_come_back_to_the_row() {
         before.assert_same(&nvim.snapshot(), "beside a preview and a quickfix window");
     }
 }
+
+#[test]
+fn a_split_of_a_pane_that_shows_another_file_is_an_ordinary_window_afterwards() {
+    let nvim = editor();
+    let agent = Client::connect(&nvim, Dialect::Claude);
+    let scrollopt = nvim.eval("&scrollopt");
+    let pending = agent.open_diff(nvim.path("a.txt"), NEW);
+    let review = nvim.shown(&pending);
+    nvim.keys_in(&review.right, ":split<CR>:setlocal nowinfixbuf<CR>");
+    nvim.edit("b.txt");
+    let win = nvim.eval("win_getid()");
+    nvim.reject(&review);
+    assert_eq!(pending.verdict(), Verdict::Rejected);
+    nvim.wait_until("the panes to go", || nvim.right_panes().is_empty());
+    let shown: (String, bool, String, String) = nvim.lua(
+        "local win = ...
+         local of = vim.wo[win]
+         return { vim.fs.basename(vim.api.nvim_buf_get_name(vim.api.nvim_win_get_buf(win))), of.diff, of.winbar, of.foldmethod }",
+        (win,),
+    );
+    assert_eq!(shown, ("b.txt".into(), false, String::new(), "manual".into()));
+    assert_eq!(nvim.eval("&scrollopt"), scrollopt);
+}

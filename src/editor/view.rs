@@ -592,12 +592,18 @@ impl View {
             // The mode belongs to the pane and must not carry over into the user's window.
             let _ = api.command("stopinsert");
         }
+        let sizes = editor.stage.sizes().filter(|sizes| sizes.untouched(api));
         if let Some(origin) = &back
             && let Err(error) = api.set_current_win(origin.win)
         {
             tracing::warn!("cannot go back to window {}: {error}", origin.win.0);
         }
         self.remove(editor);
+        if let Some(sizes) = sizes
+            && let Err(error) = sizes.restore(api)
+        {
+            tracing::warn!("cannot restore the sizes of windows: {error}");
+        }
         if let Err(error) = self.restore_previous_tab(api) {
             tracing::warn!("cannot restore the previous tab page: {error}");
         }
@@ -632,6 +638,13 @@ impl View {
         wins.extend(
             place.left_win.into_iter().chain([place.right_win]).filter(|w| api.win_valid(*w)),
         );
+        // A split of a pane that shows another file by now is in diff mode still.
+        if api.tab_valid(place.tab)
+            && let Ok(here) = api.call::<Vec<Win>>("nvim_tabpage_list_wins", place.tab)
+        {
+            let in_diff = |win: &Win| api.option("diff", At::Win(*win)).unwrap_or(false);
+            wins.extend(here.into_iter().filter(in_diff));
+        }
         wins.sort_unstable();
         wins.dedup();
         for win in wins {

@@ -505,3 +505,48 @@ fn a_handler_of_option_changes_that_throws_keeps_nobody_from_deciding() {
     nvim.keys_in(&review.right, r"\a");
     assert_eq!(pending.verdict(), Verdict::Saved(NEW.into()));
 }
+
+#[test]
+fn windows_squeezed_to_a_line_come_back_to_the_row() {
+    let nvim = editor();
+    let agent = Client::connect(&nvim, Dialect::Claude);
+    nvim.edit("b.txt");
+    nvim.cmd("copen | wincmd p | pedit a.txt");
+    let before = nvim.snapshot();
+    for accept in [true, false] {
+        let pending = agent.open_diff(nvim.path("a.txt"), NEW);
+        let review = nvim.shown(&pending);
+        if accept {
+            nvim.accept(&review)
+        } else {
+            nvim.reject(&review)
+        }
+        pending.verdict();
+        agent.close_tab(&pending);
+        nvim.wait_until("the panes to go", || nvim.panes().is_empty());
+        before.assert_same(&nvim.snapshot(), "beside a preview and a quickfix window");
+    }
+}
+
+#[test]
+fn a_split_of_a_pane_that_shows_another_file_is_an_ordinary_window_afterwards() {
+    let nvim = editor();
+    let agent = Client::connect(&nvim, Dialect::Claude);
+    let scrollopt = nvim.eval("&scrollopt");
+    let pending = agent.open_diff(nvim.path("a.txt"), NEW);
+    let review = nvim.shown(&pending);
+    nvim.keys_in(&review.right, ":split<CR>:setlocal nowinfixbuf<CR>");
+    nvim.edit("b.txt");
+    let win = nvim.eval("win_getid()");
+    nvim.reject(&review);
+    assert_eq!(pending.verdict(), Verdict::Rejected);
+    nvim.wait_until("the panes to go", || nvim.right_panes().is_empty());
+    let shown: (String, bool, String, String) = nvim.lua(
+        "local win = ...
+         local of = vim.wo[win]
+         return { vim.fs.basename(vim.api.nvim_buf_get_name(vim.api.nvim_win_get_buf(win))), of.diff, of.winbar, of.foldmethod }",
+        (win,),
+    );
+    assert_eq!(shown, ("b.txt".into(), false, String::new(), "manual".into()));
+    assert_eq!(nvim.eval("&scrollopt"), scrollopt);
+}

@@ -164,6 +164,15 @@ const AGENTS: usize = 8;
 const REST: Duration = Duration::from_secs(20);
 const STALL: Duration = Duration::from_millis(200);
 
+/// `:q` in the last window but for reviews leaves Neovim: the day would be over.
+const STAY: &str = "
+  vim.api.nvim_create_autocmd('QuitPre', { callback = function()
+    local ours = function(win)
+      return vim.bo[vim.api.nvim_win_get_buf(win)].buftype ~= 'acwrite' and not vim.wo[win].diff
+    end
+    if ours(0) and #vim.tbl_filter(ours, vim.api.nvim_list_wins()) == 1 then vim.cmd.split() end
+  end })";
+
 impl Day {
     fn begin(seed: u64) -> Self {
         println!("again with GANGWAY_SEED={seed}");
@@ -172,7 +181,7 @@ impl Day {
             let text = format!("file {i}\n").repeat(40);
             builder = builder.write(format!("{i}.txt"), text);
         }
-        let nvim = builder.after("vim.o.hidden, vim.o.swapfile = true, false").start();
+        let nvim = builder.after(STAY).after("vim.o.hidden, vim.o.swapfile = true, false").start();
         std::fs::create_dir(nvim.path("below")).unwrap();
         nvim.edit(nvim.path("0.txt"));
         let (rng, calm) = (SmallRng::seed_from_u64(seed), Value::Null);

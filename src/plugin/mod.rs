@@ -322,6 +322,10 @@ impl Plugin {
             enabled: enabled(settings.aivyx),
             approvals: settings.aivyx_approvals,
             state_dir,
+            tell: {
+                let bridge = self.bridge.clone();
+                Arc::new(move |message| bridge.post(move |editor| editor.report(&message)))
+            },
             ..AivyxConfig::default()
         };
         let url = settings.rivumi_url.as_deref().map(PushUrl::parse);

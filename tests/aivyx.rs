@@ -162,7 +162,7 @@ impl Editor {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_decision_reaches_the_agent_and_only_it() {
+async fn x08_each_decision_reaches_the_agent_and_only_it() {
     let editor = Editor::new();
     let agent = editor.agent();
     let kinds = [
@@ -222,7 +222,7 @@ async fn closing_the_view_leaves_the_question_to_the_terminal() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn half_a_request_is_read_again_and_a_new_one_replaces_the_old() {
+async fn x06_half_a_request_is_read_again_and_a_new_one_replaces_the_old() {
     let editor = Editor::new();
     let agent = editor.agent();
     sleep(ms(100)).await;
@@ -380,7 +380,7 @@ async fn a_decision_just_before_the_end_is_written() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_not_for_us_is_ignored() {
+async fn x10_what_is_not_for_us_is_ignored() {
     let editor = Editor::new();
     let agent = editor.agent();
     sleep(ms(100)).await;
@@ -543,7 +543,7 @@ fn take(bytes: &[u8]) -> Result<u64, String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reader_never_sees_half_a_context() {
+async fn x04_a_reader_never_sees_half_a_context() {
     let editor = Editor::with(|config| config.debounce = Duration::ZERO);
     let path = context_file(&editor);
     send(&editor, "a.txt", 0);

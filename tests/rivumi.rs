@@ -305,7 +305,7 @@ fn playground() -> (tempfile::TempDir, PathBuf) {
 }
 
 #[test]
-fn whatever_the_editor_holds_rivumi_takes_it() {
+fn x11_whatever_the_editor_holds_rivumi_takes_it() {
     let (_dir, root) = playground();
     let mut runner = proptest::test_runner::TestRunner::default();
     runner

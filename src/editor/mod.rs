@@ -13,6 +13,7 @@ mod keys;
 mod owed;
 mod recover;
 mod refresh;
+mod sizes;
 pub mod stage;
 mod view;
 pub mod watch;

@@ -16,6 +16,7 @@ use nvim_oxi::mlua::{IntoLua, Table};
 
 use super::api::{At, Buf, Result, Win};
 use super::bridge::Due;
+use super::sizes::Kept;
 use super::view::{Edited, Origin, View};
 use super::{Editor, diff_view, recover, refresh, winbar};
 use crate::config::Focus;
@@ -61,6 +62,8 @@ pub struct Stage {
     tick_due: Due,
     /// 'scrollopt' before the first review put windows into diff mode.
     scrollopt: RefCell<Option<String>>,
+    /// The user's windows, from the first review to the last.
+    sizes: RefCell<Option<Rc<Kept>>>,
     /// 'diffopt' before the first review that is too large for marks within lines, and ours.
     diffopt: RefCell<Option<(String, String)>>,
 }
@@ -204,7 +207,12 @@ impl Stage {
             let Some(mut next) = next else { return };
             let large = next.panes.as_ref().is_some_and(|panes| !panes.words);
             self.fit_diffopt(editor, large);
-            match View::open(editor, &next.review, next.panes.clone(), &next.on_disk) {
+            let open = || View::open(editor, &next.review, next.panes.clone(), &next.on_disk);
+            let (opened, kept) = Kept::around(&editor.api, open);
+            if self.sizes.borrow().is_none() {
+                *self.sizes.borrow_mut() = kept.map(Rc::new);
+            }
+            match opened {
                 Ok(view) => {
                     // It may have got its verdict while autocommands ran.
                     if editor.desk.get(&view.review.id).is_none() {
@@ -453,6 +461,10 @@ impl Stage {
         Ok(())
     }
 
+    pub(super) fn sizes(&self) -> Option<Rc<Kept>> {
+        self.sizes.borrow().clone()
+    }
+
     pub(super) fn views(&self) -> Vec<Rc<View>> {
         self.views.borrow().clone()
     }
@@ -517,6 +529,7 @@ impl Stage {
             tracing::warn!("cannot delete an augroup: {error}");
         }
         self.home.borrow_mut().take();
+        self.sizes.borrow_mut().take();
         // The user's own diffs keep what `:diffthis` set for them.
         let before = self.scrollopt.borrow_mut().take();
         if let Some(before) = before

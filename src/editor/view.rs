@@ -588,12 +588,18 @@ impl View {
             // The mode belongs to the pane and must not carry over into the user's window.
             let _ = api.command("stopinsert");
         }
+        let sizes = editor.stage.sizes().filter(|sizes| sizes.untouched(api));
         if let Some(origin) = &back
             && let Err(error) = api.set_current_win(origin.win)
         {
             tracing::warn!("cannot go back to window {}: {error}", origin.win.0);
         }
         self.remove(editor);
+        if let Some(sizes) = sizes
+            && let Err(error) = sizes.restore(api)
+        {
+            tracing::warn!("cannot restore the sizes of windows: {error}");
+        }
         if let Err(error) = self.restore_previous_tab(api) {
             tracing::warn!("cannot restore the previous tab page: {error}");
         }

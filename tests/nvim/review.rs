@@ -470,3 +470,25 @@ fn a_handler_of_option_changes_that_throws_keeps_nobody_from_deciding() {
     nvim.keys_in(&review.right, r"\a");
     assert_eq!(pending.verdict(), Verdict::Saved(NEW.into()));
 }
+
+#[test]
+fn windows_squeezed_to_a_line_come_back_to_the_row() {
+    let nvim = editor();
+    let agent = Client::connect(&nvim, Dialect::Claude);
+    nvim.edit("b.txt");
+    nvim.cmd("copen | wincmd p | pedit a.txt");
+    let before = nvim.snapshot();
+    for accept in [true, false] {
+        let pending = agent.open_diff(nvim.path("a.txt"), NEW);
+        let review = nvim.shown(&pending);
+        if accept {
+            nvim.accept(&review)
+        } else {
+            nvim.reject(&review)
+        }
+        pending.verdict();
+        agent.close_tab(&pending);
+        nvim.wait_until("the panes to go", || nvim.panes().is_empty());
+        before.assert_same(&nvim.snapshot(), "beside a preview and a quickfix window");
+    }
+}

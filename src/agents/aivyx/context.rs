@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_is_what_aivyx_wants() {
+    fn x02_the_file_is_what_aivyx_wants() {
         let fixture = Fixture::new();
         let mut files = fixture.files();
         let mut snapshot = fixture.snapshot("src/a.rs", 0);

@@ -143,12 +143,14 @@ fn a_stop_from_an_expression_mapping_leaves_no_panes_behind() {
 
 #[test]
 fn nothing_starts_in_a_neovim_that_is_leaving() {
-    // Long enough for lock files to be written, were it to start.
     let late = "vim.api.nvim_create_autocmd('VimLeave', { callback = function()
-        vim.cmd('IdeStart') vim.wait(1000, function() return false end) end })";
+        vim.cmd('IdeStart')
+        vim.fn.writefile({ tostring(require('gangway').status().running) }, 'running') end })";
     let nvim = Nvim::builder().after(late).start();
     let lock = nvim.lock(Dialect::Pi);
+    let told = nvim.path("running");
     assert_eq!(nvim.quit("qa!").code, Some(0));
+    assert_eq!(std::fs::read_to_string(told).unwrap(), "false\n");
     assert_eq!(std::fs::read_dir(lock.path.parent().unwrap()).unwrap().count(), 0);
 }
 

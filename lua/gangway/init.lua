@@ -3,6 +3,9 @@ local M = {}
 
 ---@type gangway.SetupOpts?
 local options
+--- The options the library was last given by this module; it outlives the module when that is
+--- loaded anew.
+local applied
 local warned = {}
 
 --- What is wrong with the options given to setup(): one line a field, with its full path.
@@ -25,6 +28,7 @@ end
 
 ---@param native table
 local function configure(native)
+  applied = options
   M.problems = native.configure(options or {})
   -- One message: each of its own would be one more prompt to dismiss.
   if #M.problems > 0 then complain_once(table.concat(M.problems, '\n')) end
@@ -38,20 +42,22 @@ local function library(quiet)
     if not quiet then complain_once(problem) end
     return nil, problem
   end
-  if not native.configured() then configure(native) end
+  if not native.configured() or applied ~= options then configure(native) end
   return native
 end
 
 --- The library if it is loaded already: for what makes no sense before.
-local function loaded() return package.loaded['gangway.native'] and require('gangway.native').native end
+local function loaded() return package.loaded.gangway_native and (require('gangway.native').load()) end
 
 local function auto_start(opts)
   local when = type(opts) == 'table' and opts.auto_start
   if when == nil then when = true end
   if when == false then return end
   local function go()
+    -- Another setup() may have said otherwise meanwhile.
+    if options ~= opts then return end
     if when == 'always' or #vim.api.nvim_list_uis() > 0 then return M.start() end
-    vim.api.nvim_create_autocmd('UIEnter', { once = true, callback = function() M.start() end })
+    vim.api.nvim_create_autocmd('UIEnter', { once = true, callback = go })
   end
   if vim.v.vim_did_enter == 1 then
     vim.schedule(go)

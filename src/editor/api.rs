@@ -93,6 +93,12 @@ impl Api {
         self.vim.get::<Function>(name)?.call(args)
     }
 
+    /// Neovim is on its way out, and cannot be held back any more.
+    pub fn is_exiting(&self) -> Result<bool> {
+        let v: Table = self.vim.get("v")?;
+        Ok(v.get::<Value>("exiting")?.is_integer())
+    }
+
     /// A chunk of our own Lua, as a function of its arguments.
     pub fn chunk(&self, name: &'static str, source: &'static str) -> Result<Function> {
         self.lua.load(source).set_name(format!("=gangway/{name}")).into_function()

@@ -570,7 +570,7 @@ impl View {
     // ---- leaving
 
     /// Takes the view down and brings the user back to where they were, if they are still here.
-    pub(super) fn close(&self, editor: &Rc<Editor>) {
+    pub(super) fn close(self: &Rc<Self>, editor: &Rc<Editor>) {
         if self.closed.replace(true) {
             return;
         }
@@ -676,7 +676,16 @@ impl View {
         last
     }
 
-    fn remove(&self, editor: &Rc<Editor>) {
+    fn remove(self: &Rc<Self>, editor: &Rc<Editor>) {
+        self.try_remove(editor);
+        // Nothing may close while an expression is evaluated, a mapping's for example.
+        if self.bufs().into_iter().any(|buf| editor.api.buf_valid(buf)) {
+            let view = Rc::clone(self);
+            editor.later(move |editor| view.try_remove(editor));
+        }
+    }
+
+    fn try_remove(&self, editor: &Rc<Editor>) {
         let api = &editor.api;
         if let Some(win) = self.close_windows(api)
             && let Err(error) = self.put_other_buffer(editor, win)

@@ -309,12 +309,14 @@ impl Plugin {
         if !allowed && !self.user_insists(&mention)? {
             return Ok(false);
         }
-        // Asked again: the user may have stopped it while the question stood.
+        let client: Option<u64> = options.get("client")?;
+        // Asked again: the user may have stopped it while the question stood. Nothing is held
+        // while handlers run, which may stop it as well.
         let running = self.running.borrow();
-        let Some(running) = &*running else {
-            return self.cannot_send("not running (:IdeStart)");
-        };
-        match running.mcp.mention(options.get("client")?, &mention) {
+        let sent = running.as_ref().map(|running| running.mcp.mention(client, &mention));
+        drop(running);
+        let Some(sent) = sent else { return self.cannot_send("not running (:IdeStart)") };
+        match sent {
             Ok(client) => {
                 let data = client_table(self, &client)?;
                 let bytes = mention.path.as_os_str().as_encoded_bytes();

@@ -27,6 +27,7 @@ use crate::agents::rivumi::{Rivumi, RivumiConfig};
 use crate::config::{self, Enabled, Settings};
 use crate::context::Snapshot;
 use crate::context::debounce::Pace;
+use crate::context::tracker::RawState;
 use crate::disk::Disk;
 use crate::editor::api::{Api, to_plain};
 use crate::editor::watch::{Feed, Keeper, feed};
@@ -61,6 +62,9 @@ pub(crate) struct Plugin {
     snapshots: watch::Receiver<Arc<Snapshot>>,
     configured: Cell<bool>,
     running: RefCell<Option<Running>>,
+    stopping: Cell<bool>,
+    /// Somebody said start while it was stopping.
+    start_again: Cell<bool>,
     /// Port and tokens of the last server, so that agents find a restarted one again.
     before: RefCell<Option<(u16, Credentials)>>,
 }
@@ -160,6 +164,8 @@ impl Plugin {
             snapshots,
             configured: Cell::new(false),
             running: RefCell::new(None),
+            stopping: Cell::new(false),
+            start_again: Cell::new(false),
             before: RefCell::new(None),
         }))
     }
@@ -183,7 +189,12 @@ impl Plugin {
     }
 
     fn start(self: &Rc<Self>) -> mlua::Result<()> {
-        if self.running.borrow().is_some() {
+        if self.running.borrow().is_some() || self.editor.api.is_exiting()? {
+            return Ok(());
+        }
+        // A handler of what stopping does: the new one would be stopped half-way through as well.
+        if self.stopping.get() {
+            self.start_again.set(true);
             return Ok(());
         }
         let settings = self.editor.settings();
@@ -202,7 +213,10 @@ impl Plugin {
         let (feed, keeper) = feed(pace, self.disk.clone());
         let root = self.root_option()?;
         self.editor.start_watching(root, &feed)?;
-        self.run_keeper(&runtime, keeper);
+        // Now, not when Neovim's loop next turns: a prompt of its start may hold that up for long,
+        // and nobody can find us before the folders are known.
+        let first = self.editor.collect(true);
+        self.run_keeper(&runtime, keeper, first);
 
         let host = EditorHost {
             bridge: self.bridge.clone(),
@@ -265,11 +279,18 @@ impl Plugin {
     }
 
     /// One task turns collections into snapshots and hands them through the gate.
-    fn run_keeper(&self, runtime: &Runtime, keeper: Keeper) {
+    fn run_keeper(&self, runtime: &Runtime, keeper: Keeper, first: Option<RawState>) {
         let (bridge, gate) = (self.bridge.clone(), Arc::clone(&self.gate));
+        let first = Mutex::new(first);
         let collect = move |urgent| {
+            let first = first.lock().unwrap_or_else(PoisonError::into_inner).take();
             let bridge = bridge.clone();
-            async move { bridge.run(move |editor| editor.collect(urgent)).await.ok().flatten() }
+            async move {
+                match first {
+                    Some(first) => Some(first),
+                    None => bridge.run(move |editor| editor.collect(urgent)).await.ok().flatten(),
+                }
+            }
         };
         let publish = move |snapshot| {
             let gate = Arc::clone(&gate);
@@ -301,6 +322,10 @@ impl Plugin {
             enabled: enabled(settings.aivyx),
             approvals: settings.aivyx_approvals,
             state_dir,
+            tell: {
+                let bridge = self.bridge.clone();
+                Arc::new(move |message| bridge.post(move |editor| editor.report(&message)))
+            },
             ..AivyxConfig::default()
         };
         let url = settings.rivumi_url.as_deref().map(PushUrl::parse);
@@ -325,7 +350,11 @@ impl Plugin {
     /// Rejects what is pending, lets the answers out, removes our files, ends the runtime.
     /// `leaving`: Neovim exits, nothing starts again.
     fn stop(self: &Rc<Self>, leaving: bool) -> mlua::Result<()> {
-        let Some(running) = self.running.borrow_mut().take() else { return Ok(()) };
+        let Some(running) = self.running.borrow_mut().take() else {
+            self.start_again.set(false);
+            return Ok(());
+        };
+        let stopping = Stopping::begin(&self.stopping);
         self.gate.settle();
         let Shared { server, aivyx, rivumi, locks, socket, codex, .. } =
             std::mem::take(&mut *lock(&running.shared));
@@ -378,13 +407,31 @@ impl Plugin {
         let _ = finished.recv_timeout(ANSWER_WITHIN + Duration::from_millis(50));
         self.bridge.stop();
         running.runtime.shutdown_timeout(END_WITHIN);
+        drop(stopping);
+        let start_again = self.start_again.take();
         if leaving {
             log::close();
-        } else {
-            let data = self.editor.api.table()?;
-            self.editor.api.user_event("GangwayStopped", data);
+            return Ok(());
         }
-        Ok(())
+        let data = self.editor.api.table()?;
+        self.editor.api.user_event("GangwayStopped", data);
+        if start_again { self.start() } else { Ok(()) }
+    }
+}
+
+/// True while it lives.
+struct Stopping<'a>(&'a Cell<bool>);
+
+impl<'a> Stopping<'a> {
+    fn begin(stopping: &'a Cell<bool>) -> Self {
+        stopping.set(true);
+        Self(stopping)
+    }
+}
+
+impl Drop for Stopping<'_> {
+    fn drop(&mut self) {
+        self.0.set(false);
     }
 }
 
@@ -451,6 +498,8 @@ async fn bring_up(up: BringUp) {
     }
     // The roots must be known before anybody reads them from a lock file.
     let snapshot = feed.fresh().await.unwrap_or_default();
+    // The first state is that of the moment of the start; what has changed since was not noticed.
+    feed.mark();
     let roots = snapshot.root_spellings();
     let (locks, errors) = LockFiles::publish(&environment, port, &credentials, &roots);
     lock(&shared).locks = Some(locks);

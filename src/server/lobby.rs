@@ -25,6 +25,11 @@ impl Lobby {
         Self { places: Arc::default(), room: room.max(1) }
     }
 
+    /// Asks the one that has been here longest to go; false when nobody is here.
+    pub fn show_one_out(&self) -> bool {
+        lock(&self.places).taken.pop_first().is_some()
+    }
+
     /// A place for one more.
     pub fn enter(&self) -> Place {
         let (sender, shown_out) = oneshot::channel();

@@ -299,7 +299,11 @@ async fn accept(
                     let context = Arc::clone(&context);
                     connections.spawn(serve(wire, door, router.clone(), context, lobby.enter()));
                 }
-                // Out of descriptors, or the peer was faster: not ours to repair.
+                // Out of descriptors: those who only stand about may be who has them.
+                Err(error) if is_exhausted(&error) && lobby.show_one_out() => {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                // The same without anybody to send away, or the peer was faster.
                 Err(error) => {
                     tracing::debug!(%error, "accept");
                     tokio::time::sleep(Duration::from_millis(50)).await;
@@ -308,6 +312,14 @@ async fn accept(
         }
     }
     connections
+}
+
+/// This process, or the machine, has no descriptor left.
+fn is_exhausted(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    [Errno::MFILE, Errno::NFILE]
+        .map(|errno| Some(errno.raw_os_error()))
+        .contains(&error.raw_os_error())
 }
 
 /// Waits for the word; also ends when nobody can give it any more.

@@ -137,6 +137,25 @@ fn a_question_answered_in_the_terminal_goes_and_a_late_key_writes_nothing() {
 }
 
 #[test]
+fn an_answer_that_cannot_be_written_is_told_to_the_user() {
+    let (nvim, mut aivyx) = pair();
+    std::fs::create_dir(&aivyx.response).unwrap();
+    let id = aivyx.write(&nvim);
+    in_view(&nvim, &id);
+    nvim.input("\\a");
+    nvim.wait_until("word of it", || {
+        nvim.notifications().iter().any(|said| said.contains("answer it in its terminal"))
+    });
+    // The next one is answered as ever.
+    std::fs::remove_dir(&aivyx.response).unwrap();
+    aivyx.resolve(&nvim);
+    let id = aivyx.write(&nvim);
+    in_view(&nvim, &id);
+    nvim.input("\\a");
+    assert_eq!(aivyx.decision(&id, SOON).as_deref(), Some("allow"));
+}
+
+#[test]
 fn leaving_neovim_denies_nothing() {
     let (nvim, mut aivyx) = pair();
     let id = aivyx.write(&nvim);

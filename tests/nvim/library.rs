@@ -167,6 +167,25 @@ fn r08_a_second_load_under_any_name_is_the_first_instance() {
 }
 
 #[test]
+fn r08_options_given_after_a_reload_are_in_force() {
+    let nvim = Nvim::start();
+    nvim.lock(Dialect::Pi);
+    nvim.lua::<Value>(
+        "for name in pairs(package.loaded) do
+           if name:find('^gangway') and name ~= 'gangway_native' then package.loaded[name] = nil end
+         end
+         require('gangway').setup({ auto_start = false, agents = { pi = { enabled = false } } })",
+        (),
+    );
+    nvim.wait_until("Pi's lock file to vanish", || nvim.locks(Dialect::Pi).is_empty());
+    let agent = Client::connect(&nvim, Dialect::Claude);
+    // A reload alone changes nothing.
+    nvim.lua::<Value>("package.loaded.gangway = nil require('gangway').start()", ());
+    works(&nvim, &agent);
+    assert!(nvim.locks(Dialect::Pi).is_empty());
+}
+
+#[test]
 fn r08_another_plugins_catch_all_cpath_and_ours_do_not_meet() {
     let nvim = Nvim::builder()
         .no_setup()

@@ -87,6 +87,91 @@ fn a_stop_in_the_middle_of_reviews_is_forgotten_at_the_next_start() {
     nvim.wait_until("the buffer follows", || nvim.lines(buf) == ["one", "after the stop"]);
 }
 
+/// A handler of `pattern`, which does nothing before `vim.g.ready`.
+fn on(pattern: &str, command: &str) -> String {
+    format!(
+        "vim.api.nvim_create_autocmd('User', {{ pattern = '{pattern}', callback = function()
+           if vim.g.ready then vim.cmd('{command}') end end }})"
+    )
+}
+
+#[test]
+fn a_handler_that_stops_it_when_lines_were_sent_is_obeyed() {
+    let nvim = Nvim::builder().file("a.txt", "one\n").after(&on("GangwaySent", "IdeStop")).start();
+    nvim.edit("a.txt");
+    let agent = Client::connect(&nvim, Dialect::Claude);
+    nvim.cmd("let g:ready = 1");
+    assert!(nvim.lua::<bool>("return require('gangway').send({ line1 = 1 })", ()));
+    nvim.wait_no_locks();
+    agent.wait_closed();
+    assert_eq!(nvim.notifications(), Vec::<String>::new());
+}
+
+#[test]
+fn a_start_from_a_handler_of_what_stopping_does_comes_after_the_stop() {
+    let starts = on("GangwayReviewClosed", "IdeStart");
+    let nvim = Nvim::builder().file("a.txt", "one\n").after(&starts).start();
+    let agent = Client::connect(&nvim, Dialect::Claude);
+    let shown = agent.open_diff(nvim.path("a.txt"), "two\n");
+    nvim.shown(&shown);
+    nvim.cmd("let g:ready = 1 | IdeStop");
+    assert_eq!(shown.verdict(), Verdict::Rejected);
+    // It runs again, and whole: agents get in, and what they propose is shown and decided.
+    let agent = Client::connect(&nvim, Dialect::Claude);
+    let pending = agent.open_diff(nvim.path("a.txt"), "three\n");
+    let review = nvim.shown(&pending);
+    nvim.accept(&review);
+    assert_eq!(pending.verdict(), Verdict::Saved("three\n".into()));
+    // What was asked for once is done once.
+    nvim.cmd("unlet g:ready | IdeStop");
+    nvim.wait_no_locks();
+    assert_eq!(nvim.status()["running"], json!(false));
+}
+
+#[test]
+fn a_stop_from_an_expression_mapping_leaves_no_panes_behind() {
+    let map = "vim.keymap.set('n', '<F2>', function() vim.cmd('IdeStop') return 'j' end, { expr = true })";
+    let nvim = Nvim::builder().file("a.txt", "one\n").after(map).start();
+    let agent = Client::connect(&nvim, Dialect::Claude);
+    let pending = agent.open_diff(nvim.path("a.txt"), "two\n");
+    let review = nvim.shown(&pending);
+    nvim.keys_in(&review.right, "<F2>");
+    assert_eq!(pending.verdict(), Verdict::Rejected);
+    nvim.wait_until("the panes to close", || nvim.panes().is_empty());
+    assert_eq!(nvim.eval("tabpagenr('$')"), json!(1));
+}
+
+#[test]
+fn nothing_starts_in_a_neovim_that_is_leaving() {
+    let late = "vim.api.nvim_create_autocmd('VimLeave', { callback = function()
+        vim.cmd('IdeStart')
+        vim.fn.writefile({ tostring(require('gangway').status().running) }, 'running') end })";
+    let nvim = Nvim::builder().after(late).start();
+    let lock = nvim.lock(Dialect::Pi);
+    let told = nvim.path("running");
+    assert_eq!(nvim.quit("qa!").code, Some(0));
+    assert_eq!(std::fs::read_to_string(told).unwrap(), "false\n");
+    assert_eq!(std::fs::read_dir(lock.path.parent().unwrap()).unwrap().count(), 0);
+}
+
+#[test]
+fn agents_get_in_while_a_prompt_of_the_start_stands() {
+    let nvim = Nvim::builder().tty(24, 80).no_setup().start();
+    nvim.type_keys(":exe 'IdeStart' | echo \"one\\ntwo\\nthree\"\r");
+    nvim.wait_until("the hit-enter prompt", || nvim.blocked());
+    let lock = nvim.lock(Dialect::Pi);
+    assert!(nvim.blocked());
+    assert_eq!(lock.json["workspaceFolders"][0], json!(nvim.cwd));
+    let agent = Client::connect(&nvim, Dialect::Pi);
+    agent.ping();
+    // What happens from the start on is noticed as ever.
+    nvim.type_keys("\r");
+    nvim.wait_until("the prompt to go", || !nvim.blocked());
+    nvim.edit(nvim.write("a.txt", "one\n"));
+    let path = nvim.path("a.txt");
+    agent.wait_selection("the file", |selection| selection["filePath"] == json!(path));
+}
+
 #[test]
 fn setup_twice_is_as_good_as_once() {
     let nvim = Nvim::builder().after("require('gangway').setup({ auto_start = 'always' })").start();

@@ -95,6 +95,16 @@ fn no_option_is_no_table_and_setup_says_so() {
 }
 
 #[test]
+fn a_second_setup_before_the_start_can_call_it_off() {
+    let twice = "require('gangway').setup({ auto_start = 'always' })
+                 require('gangway').setup({ auto_start = false })";
+    let nvim = Nvim::builder().no_setup().after(twice).start();
+    nvim.wait_until("Neovim to be up", || nvim.eval("v:vim_did_enter") == json!(1));
+    nvim.settle(Duration::ZERO);
+    assert_eq!(nvim.status()["running"], json!(false));
+}
+
+#[test]
 fn a_second_setup_takes_the_place_of_the_first() {
     let nvim = Nvim::builder().opts(json!({ "reviw": 1 })).start();
     nvim.lock(Dialect::Pi);

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use serde_json::{Value, json};
 
 use crate::harness::ws::{Frame, PING, Raw, upgrade_request};
@@ -155,6 +155,23 @@ fn pongs_come_while_neovim_is_blocked() {
 #[ignore = "takes a minute"]
 fn pongs_come_while_neovim_is_blocked_for_a_minute() {
     blocked_for(Duration::from_secs(60));
+}
+
+#[test]
+fn t12_silent_connections_that_take_every_descriptor_keep_no_agent_out() {
+    let nvim = Nvim::start();
+    let lock = nvim.lock(Dialect::Pi);
+    let room = Rlimit { current: Some(64), maximum: Some(64) };
+    prlimit(Pid::from_raw(nvim.pid().cast_signed()), Resource::Nofile, room).unwrap();
+    let address = ("127.0.0.1", lock.port);
+    let silent: Vec<_> = (0..150).map(|_| std::net::TcpStream::connect(address).unwrap()).collect();
+    // They would be let stand about for ten seconds each.
+    let asked = Instant::now();
+    Client::connect(&nvim, Dialect::Pi).ping();
+    assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
+    drop(silent);
+    let descriptors = || std::fs::read_dir(format!("/proc/{}/fd", nvim.pid())).unwrap().count();
+    nvim.wait_until("the descriptors to come back", || descriptors() < 40);
 }
 
 #[test]

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 
+use super::Tell;
 use super::key::project_key;
 use super::request::{Found, Request, Stamp, look};
 use crate::context::Root;
@@ -112,6 +113,7 @@ pub(super) struct Approvals {
     unwatched: bool,
     /// Set before our reviews are taken back: no verdict from then on is the user's.
     leaving: Arc<AtomicBool>,
+    tell: Tell,
 }
 
 impl Approvals {
@@ -123,10 +125,12 @@ impl Approvals {
         verdicts: UnboundedSender<Decided>,
         events: UnboundedSender<String>,
         leaving: Arc<AtomicBool>,
+        tell: Tell,
     ) -> Self {
         let dir = state.join("editor-approval");
         let slots = BTreeMap::new();
-        Self { dir, desk, owner, slots, verdicts, events, watch: None, unwatched: false, leaving }
+        let (watch, unwatched) = (None, false);
+        Self { dir, desk, owner, slots, verdicts, events, watch, unwatched, leaving, tell }
     }
 
     /// Follows the roots. Returns true if there is a new one to look at.
@@ -216,7 +220,9 @@ impl Approvals {
                 }
             }
             Err(error) => {
-                tracing::error!("aivyx-coder gets no answer, answer it in its terminal: {error}");
+                (self.tell)(format!(
+                    "aivyx-coder gets no answer, answer it in its terminal: {error}"
+                ));
             }
         }
         self.examine(&key, true, now);

@@ -32,6 +32,9 @@ const STOP_WITHIN: Duration = Duration::from_millis(250);
 /// Tells the time of day; tests bring their own.
 pub type Clock = Arc<dyn Fn() -> SystemTime + Send + Sync>;
 
+/// Tells the user what only they can do something about; any thread.
+pub type Tell = Arc<dyn Fn(String) + Send + Sync>;
+
 /// How aivyx-coder is served.
 #[derive(Clone)]
 pub struct AivyxConfig {
@@ -48,6 +51,7 @@ pub struct AivyxConfig {
     /// How often the disk is looked at for what no event has told.
     pub poll: Duration,
     pub clock: Clock,
+    pub tell: Tell,
 }
 
 impl Default for AivyxConfig {
@@ -60,6 +64,7 @@ impl Default for AivyxConfig {
             debounce: Duration::from_millis(100),
             poll: Duration::from_millis(1500),
             clock: Arc::new(SystemTime::now),
+            tell: Arc::new(|_| ()),
         }
     }
 }
@@ -108,8 +113,8 @@ impl Aivyx {
             let (verdicts, decided) = mpsc::unbounded_channel();
             let (events, touched) = mpsc::unbounded_channel();
             let approvals = config.approvals.then(|| {
-                let leaving = Arc::clone(&leaving);
-                Approvals::new(&state_dir, desk.clone(), owner, verdicts, events, leaving)
+                let (leaving, tell) = (Arc::clone(&leaving), Arc::clone(&config.tell));
+                Approvals::new(&state_dir, desk.clone(), owner, verdicts, events, leaving, tell)
             });
             let work = Work {
                 context: ContextFiles::new(&state_dir, config.heartbeat),

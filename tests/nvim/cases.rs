@@ -270,16 +270,9 @@ fn d21_a_decorated_proposal_closes_without_taking_neovim_along() {
     for i in 0..4 {
         let text = "# Title\n\n- a\n- b\n\n```lua\nx = 1\n```\n";
         let pending = agent.open_diff(nvim.path(format!("new{i}.md")), text);
-        let review = nvim.shown(&pending);
+        nvim.shown(&pending);
         nvim.settle(Duration::from_millis(150));
-        if i % 2 == 0 {
-            nvim.accept(&review)
-        } else {
-            nvim.reject(&review)
-        }
-        pending.verdict();
-        agent.close_tab(&pending);
-        nvim.wait_until("the panes to go", || nvim.panes().is_empty());
+        nvim.decide(&agent, &pending, i % 2 == 0);
     }
     assert!(nvim.running());
 }
@@ -398,15 +391,7 @@ fn d34_the_cursor_stays_on_its_text_when_lines_are_inserted_above() {
     let before = whereabouts();
     for accept in [false, true] {
         let pending = agent.open_diff(nvim.path("big.txt"), &format!("{text}more\n"));
-        let review = nvim.shown(&pending);
-        if accept {
-            nvim.accept(&review)
-        } else {
-            nvim.reject(&review)
-        }
-        pending.verdict();
-        agent.close_tab(&pending);
-        nvim.wait_until("the panes to go", || nvim.panes().is_empty());
+        nvim.decide(&agent, &pending, accept);
         assert_eq!(whereabouts(), before, "accepted: {accept}");
     }
     let more: String = (0..20).map(|i| format!("new {i}\n")).collect();

@@ -446,15 +446,7 @@ fn u07_a_whole_session_calls_nothing_deprecated_and_ends_without_an_error() {
         }
         for name in ["a.txt", "new.lua"] {
             let pending = agent.open_diff(nvim.path(name), "x = 1\n");
-            let review = nvim.shown(&pending);
-            if turn == 0 {
-                nvim.accept(&review)
-            } else {
-                nvim.reject(&review)
-            }
-            pending.verdict();
-            agent.close_tab(&pending);
-            nvim.wait_until("the panes to go", || nvim.panes().is_empty());
+            nvim.decide(agent, &pending, turn == 0);
         }
     }
     let [pi, claude] = agents;

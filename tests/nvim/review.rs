@@ -515,15 +515,7 @@ fn windows_squeezed_to_a_line_come_back_to_the_row() {
     let before = nvim.snapshot();
     for accept in [true, false] {
         let pending = agent.open_diff(nvim.path("a.txt"), NEW);
-        let review = nvim.shown(&pending);
-        if accept {
-            nvim.accept(&review)
-        } else {
-            nvim.reject(&review)
-        }
-        pending.verdict();
-        agent.close_tab(&pending);
-        nvim.wait_until("the panes to go", || nvim.panes().is_empty());
+        nvim.decide(&agent, &pending, accept);
         before.assert_same(&nvim.snapshot(), "beside a preview and a quickfix window");
     }
 }

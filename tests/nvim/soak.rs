@@ -319,11 +319,12 @@ impl Day {
             pending.wait();
         }
         self.cancelled.clear();
-        self.nvim.wait_until("the panes to go", || self.nvim.right_panes().is_empty());
+        // A pane in which the user types stays until they have done so.
         for key in ["<Esc>", "<C-\\><C-n>"] {
             self.nvim.input(key);
         }
         self.nvim.dismiss_prompts();
+        self.nvim.wait_until("the panes to go", || self.nvim.right_panes().is_empty());
         let root = self.nvim.cwd.display().to_string();
         self.nvim.lua::<Value>(
             "vim.cmd('silent! tabonly! | silent! only!') vim.cmd.cd(...) vim.cmd('silent! lcd .')

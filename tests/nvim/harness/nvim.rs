@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::client::{Dialect, Pending};
+use super::client::{Client, Dialect, Pending, Verdict};
 use super::pty::{Cell, Pty};
 use super::rpc::{Rpc, RpcError};
 use super::snapshot::{Counts, Snapshot};
@@ -689,6 +689,21 @@ impl Nvim {
     #[track_caller]
     pub fn reject(&self, review: &Review) {
         self.keys_in(&review.right, ":q!<CR>");
+    }
+
+    /// A whole review: the user accepts or rejects it when it is shown, the agent closes its tab.
+    #[track_caller]
+    pub fn decide(&self, agent: &Client, pending: &Pending, accept: bool) -> Verdict {
+        let review = self.shown(pending);
+        if accept {
+            self.accept(&review);
+        } else {
+            self.reject(&review);
+        }
+        let verdict = pending.verdict();
+        agent.close_tab(pending);
+        self.wait_until("the panes to go", || self.panes().is_empty());
+        verdict
     }
 
     /// Replaces the proposal, as an edit of the user's would.

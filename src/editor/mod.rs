@@ -7,6 +7,7 @@
 pub mod api;
 mod ask_view;
 pub mod bridge;
+mod diff_options;
 mod diff_view;
 pub mod documents;
 mod keys;

@@ -16,6 +16,7 @@ use nvim_oxi::mlua::{IntoLua, Table};
 
 use super::api::{At, Buf, Result, Win};
 use super::bridge::Due;
+use super::diff_options::DiffOptions;
 use super::sizes::Kept;
 use super::view::{Edited, Origin, View};
 use super::{Editor, diff_view, recover, refresh, winbar};
@@ -60,12 +61,9 @@ pub struct Stage {
     /// Insert mode was ended to bring a view in at the next tick.
     interrupted: RefCell<Option<Origin>>,
     tick_due: Due,
-    /// 'scrollopt' before the first review put windows into diff mode.
-    scrollopt: RefCell<Option<String>>,
+    options: DiffOptions,
     /// The user's windows, from the first review to the last.
     sizes: RefCell<Option<Rc<Kept>>>,
-    /// 'diffopt' before the first review that is too large for some of it, and ours.
-    diffopt: RefCell<Option<(String, String)>>,
 }
 
 /// What a user's command wants for a review.
@@ -134,7 +132,7 @@ impl Stage {
                 view.close(editor);
             }
         }
-        self.fit_diffopt(editor, None);
+        self.fit_options(editor, None);
         if let Some(path) = review.kind.path() {
             editor.refresh.review_ended(editor, path);
         }
@@ -166,7 +164,7 @@ impl Stage {
                     if let Err(error) = view.disk_changed(editor, Arc::new(renewed)) {
                         tracing::warn!("cannot renew the left pane: {error}");
                     }
-                    editor.stage.fit_diffopt(editor, None);
+                    editor.stage.fit_options(editor, None);
                 });
             });
         }
@@ -205,7 +203,7 @@ impl Stage {
         while !self.waiting.borrow().is_empty() && may_open_behind(editor) {
             let next = self.waiting.borrow_mut().pop_front();
             let Some(mut next) = next else { return };
-            self.fit_diffopt(editor, next.panes.clone());
+            self.fit_options(editor, next.panes.clone());
             let open = || View::open(editor, &next.review, next.panes.clone(), &next.on_disk);
             let (opened, kept) = Kept::around(&editor.api, open);
             if self.sizes.borrow().is_none() {
@@ -509,7 +507,7 @@ impl Stage {
 
     fn begin(&self, editor: &Rc<Editor>) {
         if self.group.get().is_none() {
-            *self.scrollopt.borrow_mut() = editor.api.option("scrollopt", At::Global).ok();
+            self.options.begin(&editor.api);
             match self.listen(editor) {
                 Ok(group) => self.group.set(Some(group)),
                 Err(error) => tracing::error!("cannot listen for the reviews: {error}"),
@@ -529,54 +527,15 @@ impl Stage {
         }
         self.home.borrow_mut().take();
         self.sizes.borrow_mut().take();
-        // The user's own diffs keep what `:diffthis` set for them.
-        let before = self.scrollopt.borrow_mut().take();
-        if let Some(before) = before
-            && !editor.api.any_diff().unwrap_or(true)
-            && let Err(error) = editor.api.set_option("scrollopt", before, At::Global)
-        {
-            tracing::warn!("cannot restore 'scrollopt': {error}");
-        }
+        self.options.end(&editor.api);
         editor.update_key_listening();
     }
 
-    /// Marks within lines, and lines aligned within a difference, would hold Neovim up for seconds
-    /// while a large difference is on the screen, and 'diffopt' is global: without them as long as
-    /// there is such a review, or one is `coming`.
-    fn fit_diffopt(&self, editor: &Rc<Editor>, coming: Option<Arc<TwoPanes>>) {
-        let fit = || -> Result<()> {
-            let shown: Vec<_> =
-                self.views().iter().filter_map(|view| view.panes()).chain(coming).collect();
-            let words = shown.iter().all(|panes| panes.words);
-            let unaligned = shown.iter().filter_map(|panes| panes.unaligned).min();
-            let state = self.diffopt.borrow_mut().take();
-            if state.is_none() && words && unaligned.is_none() {
-                return Ok(());
-            }
-            let now: String = editor.api.option("diffopt", At::Global)?;
-            let before = match state {
-                // The user's own change of it counts more.
-                Some((before, ours)) if ours != now => {
-                    if !words || unaligned.is_some() {
-                        *self.diffopt.borrow_mut() = Some((before, ours));
-                    }
-                    return Ok(());
-                }
-                Some((before, _)) => before,
-                None => now.clone(),
-            };
-            let wanted = affordable(&before, words, unaligned);
-            if wanted != before {
-                *self.diffopt.borrow_mut() = Some((before, wanted.clone()));
-            }
-            if wanted == now {
-                return Ok(());
-            }
-            editor.api.set_option("diffopt", wanted, At::Global)
-        };
-        if let Err(error) = fit() {
-            tracing::warn!("cannot change 'diffopt': {error}");
-        }
+    /// One review more (`coming`), or less, or another text.
+    fn fit_options(&self, editor: &Rc<Editor>, coming: Option<Arc<TwoPanes>>) {
+        let views = self.views();
+        let shown: Vec<_> = views.iter().filter_map(|view| view.panes()).chain(coming).collect();
+        self.options.fit(&editor.api, &shown);
     }
 
     fn listen(&self, editor: &Rc<Editor>) -> Result<i64> {
@@ -741,21 +700,6 @@ fn origin_here(editor: &Rc<Editor>, mode: &str) -> Result<Origin> {
     let api = &editor.api;
     let win = api.current_win()?;
     Ok(Origin { win, mode: mode.to_owned(), insert_at: api.cursor(win)? })
-}
-
-/// 'diffopt' without what takes too long.
-fn affordable(diffopt: &str, words: bool, unaligned: Option<usize>) -> String {
-    let fits = |item: &str| -> String {
-        let lines = item.strip_prefix("linematch:").and_then(|n| n.parse::<usize>().ok());
-        match (item, lines, unaligned) {
-            ("inline:char" | "inline:word", ..) if !words => "inline:simple".into(),
-            (_, Some(lines), Some(limit)) if lines >= limit => {
-                format!("linematch:{}", limit.saturating_sub(1))
-            }
-            _ => item.to_owned(),
-        }
-    };
-    diffopt.split(',').map(fits).collect::<Vec<_>>().join(",")
 }
 
 pub(super) fn first_line(text: &str) -> &str {

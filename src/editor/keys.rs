@@ -1,9 +1,9 @@
 //! What the user typed last: tells a typed `:w` from an autosave, and idle from busy.
 //!
-//! Neovim's thread only. `vim.on_key` costs up to 1 µs a key, so it listens only while a review
-//! exists or the user is in a terminal (whether the last key there was `<CR>` decides if a review
-//! may come into view). A key marks the present turn of the main loop; `vim.schedule` ends the
-//! turn, so timers, autocommands and RPC commands find it unmarked.
+//! Neovim's thread only. `vim.on_key` costs up to 1 µs a key, so it listens only while an agent is
+//! connected, and then to the pace alone until there is a review. A key marks the present turn of
+//! the main loop; `vim.schedule` ends the turn, so timers, autocommands and RPC commands find it
+//! unmarked.
 //!
 //! Neovim fires no event for a `:update` or `:x` of an unmodified buffer, so what a command line or
 //! a mapping says is looked into, and the user's word for "write" is passed on.
@@ -56,6 +56,16 @@ const MAX_COMMANDS: usize = 16;
 const COMMAND_KEY: &[u8] = b"\x80\xfdh";
 const LUA_KEY: &[u8] = b"\x80\xfdg";
 
+/// What keys are listened to for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Listening {
+    Off,
+    /// When the last one was typed, and whether it was `<CR>`.
+    Pace,
+    /// What they say about a review as well.
+    Meaning,
+}
+
 struct State {
     /// `None` until the first key is heard.
     last_key: Cell<Option<Instant>>,
@@ -75,7 +85,17 @@ pub struct Keys {
     state: Rc<State>,
     namespace: i64,
     on_key: Function,
-    listening: Cell<bool>,
+    on_key_pace: Function,
+    listening: Cell<Listening>,
+}
+
+impl State {
+    fn hears(&self, key: &Value) {
+        let is = |bytes: &[u8]| matches!(key, Value::String(s) if &*s.as_bytes() == bytes);
+        self.last_key.set(Some(Instant::now()));
+        self.last_was_enter.set(is(b"\r"));
+        self.last_was_suspend.set(is(b"\x1a"));
+    }
 }
 
 impl Keys {
@@ -112,10 +132,8 @@ impl Keys {
             if made_up && heard.turn.get().is_none() && executing.call::<String>(())?.is_empty() {
                 return Ok(());
             }
-            heard.last_key.set(Some(Instant::now()));
+            heard.hears(&key);
             let is = |bytes: &[u8]| matches!(&key, Value::String(s) if &*s.as_bytes() == bytes);
-            heard.last_was_enter.set(is(b"\r"));
-            heard.last_was_suspend.set(is(b"\x1a"));
             let first = heard.turn.get().is_none();
             let win = current_win.call(())?;
             heard.turn.set(Some(win));
@@ -135,9 +153,17 @@ impl Keys {
             }
             Ok(())
         })?;
+        let heard = Rc::clone(&state);
+        let on_key_pace = api.lua.create_function(move |_, (key, typed): (Value, Value)| {
+            if matches!(&typed, Value::String(s) if s.as_bytes().is_empty()) {
+                return Ok(());
+            }
+            heard.hears(&key);
+            Ok(())
+        })?;
         let namespace = api.call("nvim_create_namespace", "gangway_keys")?;
-        let listening = Cell::new(false);
-        Ok(Self { api: api.clone(), state, namespace, on_key, listening })
+        let listening = Cell::new(Listening::Off);
+        Ok(Self { api: api.clone(), state, namespace, on_key, on_key_pace, listening })
     }
 
     /// Who is told what the user's keys say.
@@ -146,15 +172,23 @@ impl Keys {
     }
 
     /// Starts or stops listening; cheap to call with the same value.
-    pub fn listen(&self, on: bool) -> Result<()> {
-        if self.listening.replace(on) == on {
+    pub fn listen(&self, listening: Listening) -> Result<()> {
+        let before = self.listening.replace(listening);
+        if before == listening {
             return Ok(());
         }
-        let function = if on { Value::Function(self.on_key.clone()) } else { Value::Nil };
-        if !on {
+        let function = match listening {
+            Listening::Off => Value::Nil,
+            Listening::Pace => Value::Function(self.on_key_pace.clone()),
+            Listening::Meaning => Value::Function(self.on_key.clone()),
+        };
+        if (before, listening) != (Listening::Pace, Listening::Meaning) {
+            // The keys were about the reviews, which are done: the next one need not wait for them.
             self.state.last_key.set(None);
-            self.state.last_was_enter.set(false);
             self.state.turn.set(None);
+        }
+        if listening == Listening::Off {
+            self.state.last_was_enter.set(false);
         }
         self.api.vim("on_key", (function, self.namespace))
     }

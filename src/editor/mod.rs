@@ -36,7 +36,7 @@ use crate::panic::catch;
 use crate::review::desk::Desk;
 use crate::review::{Review, Verdict};
 use api::{Api, At, Buf, Result};
-use keys::Keys;
+use keys::{Keys, Listening};
 use owed::Owed;
 use stage::Stage;
 use view::View;
@@ -249,9 +249,15 @@ impl Editor {
 
     /// Keys are listened to while there is a review, and in terminal mode while an agent is there.
     pub(crate) fn update_key_listening(&self) {
-        let in_terminal = || self.api.mode().is_ok_and(|(mode, _)| mode.starts_with('t'));
-        let on = !self.stage.is_empty() || (self.clients.get() > 0 && in_terminal());
-        if let Err(error) = self.keys.listen(on) {
+        let listening = if !self.stage.is_empty() {
+            Listening::Meaning
+        } else if self.clients.get() > 0 {
+            // Whoever is in the middle of something must not lose the next key to a review.
+            Listening::Pace
+        } else {
+            Listening::Off
+        };
+        if let Err(error) = self.keys.listen(listening) {
             tracing::warn!("cannot listen to keys: {error}");
         }
     }
@@ -392,16 +398,8 @@ impl Editor {
         };
         on(&["FocusGained"], |editor| editor.focused.set(true))?;
         on(&["FocusLost"], |editor| editor.focused.set(false))?;
-        on(&["TermEnter", "TermLeave"], |editor| editor.update_key_listening())?;
         on(&["BufReadPost", "BufNewFile", "BufFilePost", "BufDelete"], |editor| {
             editor.refresh.update_soon(editor);
-        })?;
-        // Keys are not heard before there is a review, and whoever is in the middle of something
-        // must not lose the next one to it.
-        on(&["CursorMoved", "TextChanged", "ModeChanged"], |editor| {
-            if editor.stage.is_empty() {
-                editor.last_activity.set(Instant::now());
-            }
         })?;
         on(&["ColorScheme"], |editor| {
             if let Err(error) = editor.define_highlights() {

@@ -270,7 +270,7 @@ fn d21_a_decorated_proposal_closes_without_taking_neovim_along() {
     for i in 0..4 {
         let text = "# Title\n\n- a\n- b\n\n```lua\nx = 1\n```\n";
         let pending = agent.open_diff(nvim.path(format!("new{i}.md")), text);
-        nvim.shown(&pending);
+        nvim.wait_until("the panes", || !nvim.right_panes().is_empty());
         nvim.settle(Duration::from_millis(150));
         nvim.decide(&agent, &pending, i % 2 == 0);
     }

@@ -11,8 +11,7 @@ use super::Editor;
 use super::api::{Api, At, Buf, Result};
 use super::diff_view::{open_tab, pane, plain_window};
 use super::view::{Built, Place};
-use super::winbar::is_invisible;
-use crate::review::{Kind, Review};
+use crate::review::{Kind, Review, is_invisible};
 
 pub(super) fn build(
     editor: &Rc<Editor>,

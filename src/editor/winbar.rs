@@ -11,8 +11,8 @@ use super::Editor;
 use super::api::{At, Result};
 use super::view::View;
 use crate::config::Key;
-use crate::review::Kind;
 use crate::review::two_panes::Detail;
+use crate::review::{Kind, is_invisible};
 
 /// Client text as literal winbar text.
 pub(super) fn literal(text: &str) -> String {
@@ -33,22 +33,6 @@ pub(super) fn visible(text: &str) -> String {
         }
     }
     out
-}
-
-/// Characters that would let a name look like another one.
-pub(super) fn is_invisible(c: char) -> bool {
-    matches!(
-        u32::from(c),
-        0xad | 0x61c
-            | 0x115f..=0x1160
-            | 0x180e
-            | 0x200b..=0x200f
-            | 0x2028..=0x202e
-            | 0x2060..=0x2069
-            | 0x3164
-            | 0xfeff
-            | 0xe0000..=0xe007f
-    )
 }
 
 /// Sets the winbars of every window that shows the view.

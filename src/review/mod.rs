@@ -145,3 +145,20 @@ pub enum Verdict {
     /// their own prompt in the terminal.
     Dismissed,
 }
+
+/// Characters that would let a name look like another one.
+#[must_use]
+pub fn is_invisible(c: char) -> bool {
+    matches!(
+        u32::from(c),
+        0xad | 0x61c
+            | 0x115f..=0x1160
+            | 0x180e
+            | 0x200b..=0x200f
+            | 0x2028..=0x202e
+            | 0x2060..=0x2069
+            | 0x3164
+            | 0xfeff
+            | 0xe0000..=0xe007f
+    )
+}

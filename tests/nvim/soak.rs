@@ -327,8 +327,13 @@ impl Day {
         self.nvim.wait_until("the panes to go", || self.nvim.right_panes().is_empty());
         let root = self.nvim.cwd.display().to_string();
         self.nvim.lua::<Value>(
-            "vim.cmd('silent! tabonly! | silent! only!') vim.cmd.cd(...) vim.cmd('silent! lcd .')
-             vim.cmd.edit({ '0.txt', bang = true, magic = { file = false } }) vim.cmd('normal! gg0')",
+            // What the day's user leaves behind (nameless buffers, undo histories) and what the harness
+            // has noted is no leak of ours.
+            "vim.cmd('silent! tabonly! | silent! only! | silent! %bwipeout!')
+             T.notifications, T.events = {}, {}
+             vim.cmd.cd(...) vim.cmd('silent! lcd .')
+             vim.cmd.edit({ '0.txt', bang = true, magic = { file = false } }) vim.cmd('normal! gg0')
+             collectgarbage() collectgarbage()",
             (root,),
         );
         let reviews = || self.nvim.status()["reviews"] == json!([]);

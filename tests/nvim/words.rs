@@ -6,7 +6,12 @@ use crate::harness::*;
 
 #[test]
 fn nothing_a_client_says_is_run_matched_or_turns_the_screen_around() {
-    let nvim = Nvim::builder().tty(30, 200).file("start.txt", "one\n").start();
+    // Only announced, so that the message that names the agent is always there.
+    let nvim = Nvim::builder()
+        .tty(30, 200)
+        .opts(json!({ "review": { "focus": "never" } }))
+        .file("start.txt", "one\n")
+        .start();
     let spells = [
         "%{execute('let g:ran = 1')}.txt",
         "%!execute('let g:ran = 1')",

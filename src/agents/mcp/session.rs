@@ -25,7 +25,7 @@ use super::tools::{self, Outcome, Running};
 use super::{ClientEvent, ClientInfo, Closed, Link, Owed, Peer, Shared, lock};
 
 use crate::review::desk::Desk;
-use crate::review::{Owner, ReviewId, Withdrawal};
+use crate::review::{Owner, ReviewId, Withdrawal, is_invisible};
 
 /// Answers that may wait for a slow reader before we stop reading its requests.
 const OUTBOX: usize = 32;
@@ -616,9 +616,10 @@ enum Answer {
     Later(u64, Running),
 }
 
-/// A word of the client's for people to read: one short line without control characters.
+/// A word of the client's for people to read: one short line without characters that hide or turn
+/// it around.
 fn clean(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control()).take(60).collect()
+    text.chars().filter(|c| !c.is_control() && !is_invisible(*c)).take(60).collect()
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use axum::Router;
@@ -367,6 +367,8 @@ struct Upgraded {
 async fn serve(wire: Wire, door: Door, router: Router, context: Arc<Context>, mut stranger: Place) {
     let (upgraded_slot, upgraded) = Slot::new();
     let (admitted_slot, admitted) = Slot::new();
+    // Not another holder of the slot: that nobody holds it is how a refusal is noticed.
+    let proved = Arc::downgrade(&upgraded_slot.0);
     let visit = Visit { door, upgraded: upgraded_slot, admitted: admitted_slot };
     let service = hyper::service::service_fn(move |mut request: hyper::Request<_>| {
         request.extensions_mut().insert(visit.clone());
@@ -396,7 +398,7 @@ async fn serve(wire: Wire, door: Door, router: Router, context: Arc<Context>, mu
             return wire.close(REFUSED).await;
         }
         upgraded = tokio::time::timeout(context.limits.handshake, &mut handshake) => upgraded,
-        () = stranger.shown_out() => return tracing::debug!("a silent connection had to go"),
+        () = shown_out(&mut stranger, &proved) => return tracing::debug!("a silent connection had to go"),
         () = told(&mut stop) => return,
     };
     match upgraded {
@@ -409,6 +411,17 @@ async fn serve(wire: Wire, door: Door, router: Router, context: Arc<Context>, mu
         Ok(None) => wire.close(REFUSED).await,
         // Too slow: no more time for it.
         Err(_) => {}
+    }
+}
+
+/// Somebody else needs the place, and whoever is in it has not proved itself.
+async fn shown_out(stranger: &mut Place, slot: &Weak<Mutex<Option<oneshot::Sender<Upgraded>>>>) {
+    stranger.shown_out().await;
+    let waits = slot
+        .upgrade()
+        .is_some_and(|slot| slot.lock().unwrap_or_else(PoisonError::into_inner).is_some());
+    if !waits {
+        std::future::pending::<()>().await;
     }
 }
 

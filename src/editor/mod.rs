@@ -11,7 +11,6 @@ mod diff_options;
 mod diff_view;
 pub mod documents;
 mod keys;
-mod owed;
 mod recover;
 mod refresh;
 mod sizes;
@@ -34,10 +33,10 @@ use crate::config::Settings;
 use crate::context::tracker::RawState;
 use crate::panic::catch;
 use crate::review::desk::Desk;
+use crate::review::owed::Owed;
 use crate::review::{Review, Verdict};
 use api::{Api, At, Buf, Result};
 use keys::{Keys, Listening};
-use owed::Owed;
 use stage::Stage;
 use view::View;
 
@@ -247,7 +246,7 @@ impl Editor {
         self.keys.quiet_for().unwrap_or_else(|| self.last_activity.get().elapsed())
     }
 
-    /// Keys are listened to while there is a review, and in terminal mode while an agent is there.
+    /// As long as an agent is connected, and for what they say while there is a review.
     pub(crate) fn update_key_listening(&self) {
         let listening = if !self.stage.is_empty() {
             Listening::Meaning

@@ -205,10 +205,14 @@ impl Stage {
             let Some(mut next) = next else { return };
             self.fit_options(editor, next.panes.clone());
             let open = || View::open(editor, &next.review, next.panes.clone(), &next.on_disk);
-            let (opened, kept) = Kept::around(&editor.api, open);
-            if self.sizes.borrow().is_none() {
+            let first = self.sizes.borrow().is_none();
+            let opened = if first {
+                let (opened, kept) = Kept::around(&editor.api, open);
                 *self.sizes.borrow_mut() = kept.map(Rc::new);
-            }
+                opened
+            } else {
+                open()
+            };
             match opened {
                 Ok(view) => {
                     // It may have got its verdict while autocommands ran.
@@ -547,13 +551,12 @@ impl Stage {
         };
         on(&["WinLeave"], Self::leaving_window)?;
         on(&["WinEnter", "TabEnter"], Self::entered_window)?;
-        on(&["CmdlineLeave"], Self::command_line_left)?;
+        on(&["CmdlineLeave"], |_, editor| editor.keys.command_line_left())?;
         on(&["ExitPre"], Self::exit_asked)?;
         on(&["QuitPre"], Self::quit_asked)?;
         on(&["VimResized"], Self::resized)?;
-        on(&["FocusLost"], |stage, editor| {
+        on(&["FocusLost"], |_, editor| {
             editor.later(|editor| editor.stage.tick(editor));
-            let _ = stage;
             Ok(())
         })?;
         Ok(group)
@@ -583,11 +586,6 @@ impl Stage {
             editor.later(|editor| editor.stage.tick(editor));
         }
         Ok(())
-    }
-
-    fn command_line_left(&self, editor: &Rc<Editor>) -> Result<()> {
-        let _ = self;
-        editor.keys.command_line_left()
     }
 
     /// A proposal that a typed write would accept is in this window.

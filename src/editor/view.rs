@@ -90,6 +90,11 @@ pub struct Edited {
 }
 
 impl Edited {
+    /// Finding the line ends of a large mixed text takes long enough to belong on a worker.
+    fn is_quick(&self) -> bool {
+        !matches!(self.panes.right.endings, Endings::Mixed(_)) || self.body.len() <= 1 << 20
+    }
+
     /// With the line ends it came with. Any thread.
     #[must_use]
     pub fn text(&self) -> Arc<str> {
@@ -277,28 +282,23 @@ impl View {
             return Ok(());
         }
         let id = self.review.id.clone();
-        let verdict = |text| if always { Verdict::AlwaysAllow } else { Verdict::Accept { text } };
-        let edited = self.editable() && self.edited(&editor.api);
-        let Some(panes) = self.panes().filter(|_| edited) else {
+        let verdict =
+            move |text| if always { Verdict::AlwaysAllow } else { Verdict::Accept { text } };
+        let Some(edited) = self.edits(editor)? else {
             self.settle(editor);
             editor.desk.decide(&id, verdict(self.review.kind.proposed()));
             return Ok(());
         };
-        let body = editor.api.buf_text(self.right)?;
         self.settle(editor);
-        // Answered here and now, so that a `:qa` right behind cannot overtake; only the line ends of
-        // a large mixed text take so long that a worker has to find them (a `:qa` waits for it).
-        let quick = !matches!(panes.right.endings, Endings::Mixed(_));
-        if quick || body.len() <= 1 << 20 {
-            editor.desk.decide(&id, verdict(panes.right.rejoin(&body)));
+        if edited.is_quick() {
+            // Here and now, so that a `:qa` right behind cannot overtake.
+            editor.desk.decide(&id, verdict(edited.text()));
         } else {
-            let desk = editor.desk.clone();
-            let owed = editor.owed.begin();
+            let (desk, owed) = (editor.desk.clone(), editor.owed.one_more());
             editor.on_worker(move || {
+                // A `:qa` waits for it.
                 let _owed = owed;
-                let text = panes.right.rejoin(&body);
-                let verdict = if always { Verdict::AlwaysAllow } else { Verdict::Accept { text } };
-                desk.decide(&id, verdict);
+                desk.decide(&id, verdict(edited.text()));
             });
         }
         Ok(())

@@ -6,6 +6,7 @@
 
 pub mod desk;
 pub mod hunks;
+pub mod owed;
 pub mod text;
 pub mod two_panes;
 

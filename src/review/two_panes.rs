@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::hunks::{Hunk, Hunks};
+use super::hunks::Hunks;
 use super::text::{OldText, Pane};
 use super::{Kind, Review};
 
@@ -228,25 +228,18 @@ fn detail(left: &str, right: &str) -> Detail {
     }
 }
 
-fn words(left: &str, right: &str, hunks: Option<&Hunks>) -> bool {
-    let Some(hunks) = hunks.filter(|_| left.len().max(right.len()) <= WORDS_TEXT_BYTES) else {
-        return false;
-    };
-    let lengths = |text: &str| text.split('\n').map(|line| line.len() + 1).collect::<Vec<_>>();
-    let (old, new) = (lengths(left), lengths(right));
-    let bytes = |lengths: &[usize], lines: &Range<u32>| -> usize {
-        lengths.iter().take(lines.end as usize).skip(lines.start as usize).sum()
-    };
-    hunks.list.iter().all(|h| bytes(&old, &h.old) + bytes(&new, &h.new) <= WORDS_BYTES)
-}
-
-fn unaligned(left: &str, right: &str, hunks: Option<&Hunks>) -> Option<usize> {
-    let Some(hunks) = hunks else { return Some(0) };
-    // How many bytes of each line, and of all lines before it, count.
+/// How many bytes stand in each difference, on either side; of one line at most `most`.
+fn sizes(
+    left: &str,
+    right: &str,
+    hunks: &Hunks,
+    most: usize,
+) -> impl Iterator<Item = (usize, usize)> {
+    // Of all lines before the line of that number.
     let before = |text: &str| {
         let mut sum = 0;
         let sums = text.split('\n').map(|line| {
-            sum += line.len().min(ALIGN_LINE_BYTES) + 1;
+            sum += line.len().min(most) + 1;
             sum
         });
         std::iter::once(0).chain(sums).collect::<Vec<usize>>()
@@ -256,8 +249,25 @@ fn unaligned(left: &str, right: &str, hunks: Option<&Hunks>) -> Option<usize> {
         let at = |line: u32| sums.get(line as usize).copied().unwrap_or_default();
         at(lines.end).saturating_sub(at(lines.start))
     };
-    let costly = |h: &&Hunk| bytes(&old, &h.old).saturating_mul(bytes(&new, &h.new)) > ALIGN_COST;
-    hunks.list.iter().filter(costly).map(|h| h.old.len() + h.new.len()).min()
+    hunks.list.iter().map(move |h| (bytes(&old, &h.old), bytes(&new, &h.new)))
+}
+
+fn words(left: &str, right: &str, hunks: Option<&Hunks>) -> bool {
+    let Some(hunks) = hunks.filter(|_| left.len().max(right.len()) <= WORDS_TEXT_BYTES) else {
+        return false;
+    };
+    sizes(left, right, hunks, usize::MAX).all(|(old, new)| old + new <= WORDS_BYTES)
+}
+
+fn unaligned(left: &str, right: &str, hunks: Option<&Hunks>) -> Option<usize> {
+    let Some(hunks) = hunks else { return Some(0) };
+    let sizes = sizes(left, right, hunks, ALIGN_LINE_BYTES);
+    let costly = hunks
+        .list
+        .iter()
+        .zip(sizes)
+        .filter(|(_, (old, new))| old.saturating_mul(*new) > ALIGN_COST);
+    costly.map(|(h, _)| h.old.len() + h.new.len()).min()
 }
 
 /// The way `xxd` shows bytes; what is not shown is counted.

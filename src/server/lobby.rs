@@ -10,8 +10,17 @@ use tokio::sync::oneshot;
 #[derive(Default)]
 struct Places {
     last: u64,
-    /// By arrival; dropping one asks its connection to go.
+    /// By arrival.
     taken: BTreeMap<u64, oneshot::Sender<()>>,
+}
+
+impl Places {
+    /// Asks the one that has been here longest to go; false when nobody is here.
+    fn show_one_out(&mut self) -> bool {
+        let oldest = self.taken.pop_first();
+        // An error here: it is going already.
+        oldest.map(|(_, asked_to_go)| asked_to_go.send(())).is_some()
+    }
 }
 
 pub(super) struct Lobby {
@@ -25,22 +34,22 @@ impl Lobby {
         Self { places: Arc::default(), room: room.max(1) }
     }
 
-    /// Asks the one that has been here longest to go; false when nobody is here.
+    /// Makes room without anybody coming in; false when nobody is here.
     pub fn show_one_out(&self) -> bool {
-        lock(&self.places).taken.pop_first().is_some()
+        lock(&self.places).show_one_out()
     }
 
-    /// A place for one more.
-    pub fn enter(&self) -> Place {
+    /// A place for one more, and the word that it is asked to go.
+    pub fn enter(&self) -> (Place, ShownOut) {
         let (sender, shown_out) = oneshot::channel();
         let mut places = lock(&self.places);
         while places.taken.len() >= self.room {
-            places.taken.pop_first();
+            places.show_one_out();
         }
         places.last += 1;
         let number = places.last;
         places.taken.insert(number, sender);
-        Place { places: Arc::clone(&self.places), number, shown_out }
+        (Place { places: Arc::clone(&self.places), number }, ShownOut(shown_out))
     }
 }
 
@@ -48,19 +57,29 @@ impl Lobby {
 pub(super) struct Place {
     places: Arc<Mutex<Places>>,
     number: u64,
-    shown_out: oneshot::Receiver<()>,
 }
 
 impl Place {
-    /// Waits until somebody else needs the place.
-    pub async fn shown_out(&mut self) {
-        let _ = (&mut self.shown_out).await;
+    /// Whoever has proved itself needs it no more, and is not asked to go.
+    pub fn leave(&self) {
+        lock(&self.places).taken.remove(&self.number);
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        lock(&self.places).taken.remove(&self.number);
+        self.leave();
+    }
+}
+
+pub(super) struct ShownOut(oneshot::Receiver<()>);
+
+impl ShownOut {
+    /// Waits until somebody else needs the place; for ever once it has been given back.
+    pub async fn asked(self) {
+        if self.0.await.is_err() {
+            std::future::pending().await
+        }
     }
 }
 

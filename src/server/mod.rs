@@ -18,7 +18,7 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
@@ -40,7 +40,7 @@ use crate::agents::BoxFuture;
 use crate::agents::mcp::{Family, Link, Transport};
 pub use auth::Credentials;
 use auth::Door;
-use lobby::{Lobby, Place};
+use lobby::{Lobby, Place, ShownOut};
 use wire::{Socket, Wire};
 
 /// The largest message and frame, in bytes; a proposal and its file fit.
@@ -332,6 +332,8 @@ async fn told(word: &mut watch::Receiver<bool>) {
 #[derive(Clone)]
 struct Visit {
     door: Door,
+    /// Until it has proved itself.
+    stranger: Arc<Place>,
     upgraded: Slot<Upgraded>,
     /// The request is one that takes its time.
     admitted: Slot<()>,
@@ -364,12 +366,22 @@ struct Upgraded {
     place: OwnedSemaphorePermit,
 }
 
-async fn serve(wire: Wire, door: Door, router: Router, context: Arc<Context>, mut stranger: Place) {
+async fn serve(
+    wire: Wire,
+    door: Door,
+    router: Router,
+    context: Arc<Context>,
+    (place, shown_out): (Place, ShownOut),
+) {
+    let stranger = Arc::new(place);
     let (upgraded_slot, upgraded) = Slot::new();
     let (admitted_slot, admitted) = Slot::new();
-    // Not another holder of the slot: that nobody holds it is how a refusal is noticed.
-    let proved = Arc::downgrade(&upgraded_slot.0);
-    let visit = Visit { door, upgraded: upgraded_slot, admitted: admitted_slot };
+    let visit = Visit {
+        door,
+        stranger: Arc::clone(&stranger),
+        upgraded: upgraded_slot,
+        admitted: admitted_slot,
+    };
     let service = hyper::service::service_fn(move |mut request: hyper::Request<_>| {
         request.extensions_mut().insert(visit.clone());
         router.clone().call(request.map(Body::new))
@@ -392,18 +404,16 @@ async fn serve(wire: Wire, door: Door, router: Router, context: Arc<Context>, mu
     let upgraded = tokio::select! {
         biased;
         Ok(()) = admitted => {
-            drop(stranger);
             // Its session ends it, also when the server stops.
             handshake.await;
             return wire.close(REFUSED).await;
         }
         upgraded = tokio::time::timeout(context.limits.handshake, &mut handshake) => upgraded,
-        () = shown_out(&mut stranger, &proved) => return tracing::debug!("a silent connection had to go"),
+        () = shown_out.asked() => return tracing::debug!("a silent connection had to go"),
         () = told(&mut stop) => return,
     };
     match upgraded {
         Ok(Some(Upgraded { socket, family, place })) => {
-            drop(stranger);
             let handler = &context.handler;
             socket::carry(socket, wire, family, &context.limits, handler, stop).await;
             drop(place);
@@ -411,17 +421,6 @@ async fn serve(wire: Wire, door: Door, router: Router, context: Arc<Context>, mu
         Ok(None) => wire.close(REFUSED).await,
         // Too slow: no more time for it.
         Err(_) => {}
-    }
-}
-
-/// Somebody else needs the place, and whoever is in it has not proved itself.
-async fn shown_out(stranger: &mut Place, slot: &Weak<Mutex<Option<oneshot::Sender<Upgraded>>>>) {
-    stranger.shown_out().await;
-    let waits = slot
-        .upgrade()
-        .is_some_and(|slot| slot.lock().unwrap_or_else(PoisonError::into_inner).is_some());
-    if !waits {
-        std::future::pending::<()>().await;
     }
 }
 
@@ -450,6 +449,7 @@ async fn enter(
             return turn_away(refusal.status());
         }
     };
+    visit.stranger.leave();
     match (uri.path(), family.transport()) {
         ("/", Transport::WebSocket) => {}
         ("/mcp", Transport::Http) => {

@@ -15,7 +15,7 @@ pub mod tools;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
@@ -25,6 +25,7 @@ use tokio::sync::watch;
 use super::Host;
 use crate::context::Snapshot;
 use crate::review::desk::Desk;
+pub use crate::review::owed::Owed;
 pub use dialect::{Dialect, Family, Transport};
 
 /// Complete messages of the peer, in order; ends when the connection does.
@@ -50,33 +51,6 @@ pub struct Link {
     /// How many of the user's decisions this connection waits for; the server has more patience
     /// with a silent peer while there are any.
     pub owed: Owed,
-}
-
-/// A counter that the session keeps and the server reads.
-#[derive(Debug, Clone, Default)]
-pub struct Owed(Arc<AtomicUsize>);
-
-impl Owed {
-    #[must_use]
-    pub fn count(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
-    }
-
-    /// Counts one more for as long as the guard lives.
-    #[must_use]
-    pub fn one_more(&self) -> OwedOne {
-        self.0.fetch_add(1, Ordering::Relaxed);
-        OwedOne(self.clone())
-    }
-}
-
-#[derive(Debug)]
-pub struct OwedOne(Owed);
-
-impl Drop for OwedOne {
-    fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 /// A connected agent that has introduced itself.

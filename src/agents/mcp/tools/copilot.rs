@@ -97,11 +97,7 @@ fn open_diff(call: Call, map: Map<String, Value>) -> Result<Running, RpcError> {
             name: args.tab_name,
             editable: false,
         };
-        let asked = match room {
-            Ok(()) => open_diff::ask(&call, question).await,
-            Err(why) => Err(why),
-        };
-        match asked {
+        match open_diff::ask(&call, room, question).await {
             Ok(verdict) => answer(&name, &path, &verdict.await),
             Err(why) => Outcome::Result(ToolResult::failed(why)),
         }

@@ -65,11 +65,7 @@ fn open_diff(call: Call, map: Map<String, Value>) -> Result<Running, RpcError> {
             name: args.file_path.clone(),
             editable: true,
         };
-        let asked = match room {
-            Ok(()) => open_diff::ask(&call, question).await,
-            Err(why) => Err(why),
-        };
-        let verdict = match asked {
+        let verdict = match open_diff::ask(&call, room, question).await {
             Ok(verdict) => verdict,
             Err(why) => return Outcome::Result(ToolResult::failed(why)),
         };

@@ -56,11 +56,7 @@ fn start(call: Call, map: Map<String, Value>) -> Result<Running, RpcError> {
             name: args.tab_name,
             editable: true,
         };
-        let verdict = match room {
-            Ok(()) => ask(&call, question).await,
-            Err(why) => Err(why),
-        };
-        match verdict {
+        match ask(&call, room, question).await {
             Ok(verdict) => answer(&name, verdict.await),
             Err(why) => Outcome::Result(call.session.dialect().no_review(&name, &why)),
         }
@@ -76,12 +72,14 @@ pub(super) struct Question {
     pub(super) editable: bool,
 }
 
-/// Puts the question on the desk. What comes back ends with the user's verdict; an error is a
-/// sentence that says why they cannot be asked.
+/// Puts the question on the desk, if there was `room` to book it. What comes back ends with the
+/// user's verdict; an error is a sentence that says why they cannot be asked.
 pub(super) async fn ask(
     call: &Call,
+    room: Result<(), String>,
     question: Question,
 ) -> Result<impl Future<Output = Verdict> + Send + use<>, String> {
+    room?;
     let Question { old_path, path, new, name, editable } = question;
     if !call.session.diffs_wanted() {
         return Err("diffs are switched off in Neovim (agents.claude.diffs)".to_owned());

@@ -203,6 +203,10 @@ impl Stage {
         while !self.waiting.borrow().is_empty() && may_open_behind(editor) {
             let next = self.waiting.borrow_mut().pop_front();
             let Some(mut next) = next else { return };
+            if editor.desk.get(&next.review.id).is_none() {
+                // Its Closed event is on its way here.
+                continue;
+            }
             self.fit_options(editor, next.panes.clone());
             let open = || View::open(editor, &next.review, next.panes.clone(), &next.on_disk);
             let first = self.sizes.borrow().is_none();

@@ -303,9 +303,9 @@ impl Day {
         } else {
             let key = keys[self.pick(keys.len())];
             self.nvim.input(key);
-            if self.nvim.blocked() {
-                self.nvim.input("<CR>");
-            }
+            // Until it has been read: what a prompt or half a command waits for is given to it.
+            std::thread::sleep(Duration::from_millis(5));
+            self.nvim.dismiss_prompts();
         }
     }
 
@@ -338,6 +338,8 @@ impl Day {
         );
         let reviews = || self.nvim.status()["reviews"] == json!([]);
         self.nvim.wait_until("no review in the status", reviews);
+        // Agents are answered first, the editor is told right after.
+        self.nvim.settle(Duration::from_millis(100));
         let seen = self.nvim.snapshot().0;
         let window = &seen["tabs"][0]["windows"];
         assert_eq!(
@@ -359,6 +361,7 @@ impl Day {
 
     fn run(mut self, time: Duration, is_strict: bool) {
         let (mut steps, mut longest) = (0, Duration::ZERO);
+        self.calm = self.rest();
         let (begun, mut last_rest) = (Instant::now(), Instant::now());
         let mut before: Option<Counts> = None;
         self.nvim.stall_start();
@@ -377,16 +380,15 @@ impl Day {
             if !over && last_rest.elapsed() < REST.min(time / 4) {
                 continue;
             }
+            self.nvim.dismiss_prompts();
             let stall = self.nvim.stall();
             longest = longest.max(stall);
             assert!(!is_strict || stall < STALL, "the main loop stood still for {stall:?}");
             let calm = self.rest();
             let mut counts = self.nvim.counts();
             *counts.0.entry("fds".to_owned()).or_default() -= self.agents.len() as i64;
+            Snapshot(self.calm.clone()).assert_same(&Snapshot(calm), "layout and options");
             if let Some(before) = &before {
-                let calm_before = Snapshot(self.calm.clone());
-                let after = Snapshot(calm);
-                calm_before.assert_same(&after, "layout and options");
                 for (what, slack) in [
                     ("autocommands", 6),
                     ("namespaces", 2),
@@ -404,7 +406,6 @@ impl Day {
                 assert!(grown < 40_000, "{grown} KiB more");
             } else {
                 // What the first quarter has touched is there; from now on nothing grows.
-                self.calm = calm;
                 before = Some(counts.clone());
             }
             if over {

@@ -132,12 +132,22 @@ pub(super) fn client_event(event: &ClientEvent) {
     let editor = &plugin.editor;
     let count = plugin.running.borrow().as_ref().map_or(0, |r| r.mcp.client_count());
     editor.set_clients(count);
+    match event {
+        ClientEvent::Connected(client) => plugin.known.borrow_mut().push(client.clone()),
+        ClientEvent::Disconnected(gone) => {
+            plugin.known.borrow_mut().retain(|client| client.id != gone.id);
+        }
+    }
+    tell_of_client(&plugin, event);
+}
+
+pub(super) fn tell_of_client(plugin: &Plugin, event: &ClientEvent) {
     let (name, client) = match event {
         ClientEvent::Connected(client) => ("GangwayConnected", client),
         ClientEvent::Disconnected(client) => ("GangwayDisconnected", client),
     };
-    match client_table(&plugin, client) {
-        Ok(data) => editor.api.user_event(name, data),
+    match client_table(plugin, client) {
+        Ok(data) => plugin.editor.api.user_event(name, data),
         Err(error) => tracing::warn!("{name}: {error}"),
     }
 }

@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use crate::agents::Host;
 use crate::agents::aivyx::{Aivyx, AivyxConfig, key};
 use crate::agents::codex::{Codex, CodexConfig};
-use crate::agents::mcp::{Family, Mcp};
+use crate::agents::mcp::{ClientEvent, ClientInfo, Family, Mcp};
 use crate::agents::rivumi::push::PushUrl;
 use crate::agents::rivumi::{Rivumi, RivumiConfig};
 use crate::config::{self, Enabled, Settings};
@@ -65,6 +65,8 @@ pub(crate) struct Plugin {
     stopping: Cell<bool>,
     /// Somebody said start while it was stopping.
     start_again: Cell<bool>,
+    /// Agents whose coming was told to `User` handlers, and whose going was not.
+    known: RefCell<Vec<ClientInfo>>,
     /// Port and tokens of the last server, so that agents find a restarted one again.
     before: RefCell<Option<(u16, Credentials)>>,
 }
@@ -166,6 +168,7 @@ impl Plugin {
             running: RefCell::new(None),
             stopping: Cell::new(false),
             start_again: Cell::new(false),
+            known: RefCell::default(),
             before: RefCell::new(None),
         }))
     }
@@ -413,6 +416,10 @@ impl Plugin {
             log::close();
             return Ok(());
         }
+        // The server's own word of it went with the runtime.
+        for client in self.known.take() {
+            exports::tell_of_client(self, &ClientEvent::Disconnected(client));
+        }
         let data = self.editor.api.table()?;
         self.editor.api.user_event("GangwayStopped", data);
         if start_again { self.start() } else { Ok(()) }
@@ -511,7 +518,7 @@ async fn bring_up(up: BringUp) {
     bridge.post(exports::started);
 
     let copilot = credentials.token(Family::Copilot).is_some();
-    let mut door = copilot.then_some(UnixDoor { environment, dirs: runtime_dirs });
+    let door = copilot.then_some(UnixDoor { environment, dirs: runtime_dirs });
     let mut published = snapshot.roots.clone();
     let mut tick = tokio::time::interval(CHECK_LOCKS);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -529,28 +536,31 @@ async fn bring_up(up: BringUp) {
             _ = tick.tick() => {}
             () = check_locks.notified() => {}
         }
-        if door.as_ref().is_some_and(|door| door.open(&shared)) {
-            door = None;
+        if let Some(door) = &door {
+            door.check(&shared);
         }
         with_locks(&shared, LockFiles::check);
     }
 }
 
-/// Copilot CLI comes through a Unix socket, which is made when there is a reason to.
+/// Copilot CLI comes through a Unix socket, which is made when there is a reason to, and again when
+/// somebody (a cleaner of temporary files, say) has removed it.
 struct UnixDoor {
     environment: Environment,
     dirs: Vec<PathBuf>,
 }
 
 impl UnixDoor {
-    /// True when there is nothing more to do.
-    fn open(&self, shared: &Mutex<Shared>) -> bool {
+    fn check(&self, shared: &Mutex<Shared>) {
         let family = Family::Copilot;
         if self.environment.auto.contains(&family) && !self.environment.is_used(family) {
-            return false;
+            return;
         }
         let mut shared = lock(shared);
-        let Some(server) = &mut shared.server else { return true };
+        if shared.socket.as_ref().is_some_and(|path| path.exists()) {
+            return;
+        }
+        let Some(server) = &mut shared.server else { return };
         let dirs: Vec<_> = self.dirs.iter().map(PathBuf::as_path).collect();
         let name = format!("gangway-{}", std::process::id());
         let made = server::place_for_socket(&dirs, &name).and_then(|path| {
@@ -559,18 +569,23 @@ impl UnixDoor {
         });
         match made {
             Ok(path) => {
-                shared.socket = Some(path.clone());
+                if let Some(gone) = shared.socket.replace(path.clone()) {
+                    server::remove_socket(&gone);
+                }
                 let errors = shared.locks.as_mut().map(|locks| locks.set_socket(path));
                 for error in errors.unwrap_or_default() {
                     tracing::warn!("lock file: {error}");
                 }
             }
             Err(error) => {
-                tracing::warn!("no socket for Copilot CLI: {error}");
-                shared.problems.push(format!("no socket for Copilot CLI: {error}"));
+                let problem = format!("no socket for Copilot CLI: {error}");
+                // Tried again and again, said once.
+                if !shared.problems.contains(&problem) {
+                    tracing::warn!("{problem}");
+                    shared.problems.push(problem);
+                }
             }
         }
-        true
     }
 }
 

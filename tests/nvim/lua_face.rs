@@ -423,7 +423,11 @@ fn events_tell_the_whole_story_in_order() {
     nvim.wait_until("the agent to go", || {
         nvim.events().iter().any(|event| event["name"] == "GangwayDisconnected")
     });
+    let connected = |event: &&Value| event["name"] == "GangwayConnected";
+    let cut_off = Client::connect(&nvim, Dialect::Pi);
+    nvim.wait_until("a second one", || nvim.events().iter().filter(connected).count() == 2);
     nvim.cmd("IdeStop");
+    cut_off.wait_closed();
     let events = nvim.events();
     let names: Vec<&str> = events.iter().map(|event| event["name"].as_str().unwrap()).collect();
     assert_eq!(
@@ -434,6 +438,8 @@ fn events_tell_the_whole_story_in_order() {
             "GangwaySent",
             "GangwayReviewOpened",
             "GangwayReviewClosed",
+            "GangwayDisconnected",
+            "GangwayConnected",
             "GangwayDisconnected",
             "GangwayStopped"
         ]

@@ -249,8 +249,23 @@ fn copilot_comes_through_a_socket_that_goes_with_neovim() {
     assert_eq!(answer["result"], "SAVED");
     nvim.cmd("IdeSend");
     stream.note("add_file_reference", |params| params["filePath"] == json!(path));
+
+    // A cleaner of temporary files has been here.
+    std::fs::remove_dir_all(&dir).unwrap();
+    nvim.cmd("doautocmd FocusGained");
+    let again = nvim.wait_for("another socket", || {
+        let lock: Value = serde_json::from_slice(&std::fs::read(&lock_path).ok()?).ok()?;
+        let path = PathBuf::from(lock["socketPath"].as_str()?);
+        path.exists().then_some(path)
+    });
+    let authorization = lock["headers"]["Authorization"].as_str().unwrap().to_owned();
+    let (_agent, mut stream) =
+        Agent { port: 1, socket: Some(again.clone()), authorization, session: None, next: 0 }
+            .connect();
+    stream.note("selection_changed", |params| params["filePath"] == json!(path));
+
     assert_eq!(nvim.quit("qa!").code, Some(0));
-    assert!(!lock_path.exists() && !dir.exists());
+    assert!(!lock_path.exists() && !dir.exists() && !again.parent().unwrap().exists());
 }
 
 #[test]

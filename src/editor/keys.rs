@@ -249,7 +249,12 @@ impl Keys {
             let definition = self.definition(&name);
             let opaque = definition.as_deref() == Some("");
             let bare = empty(list("args")) && empty(list("range"));
+            let quoted = (name == "execute").then(|| list("args")).flatten();
+            let quoted = quoted.and_then(|args| quoted_text(&self.api.lua, &args));
             commands.push(Command { name, bare, opaque });
+            if let Some(text) = quoted {
+                self.look_into(Value::String(text), commands);
+            }
             if let Some(definition) = definition.filter(|text| !text.is_empty())
                 && let Ok(text) = self.api.lua.create_string(definition)
             {
@@ -276,12 +281,12 @@ impl Keys {
             self.look_into(Value::String(text), &mut commands);
         }
         let writes = commands.iter().any(|c| WRITES.contains(&c.name.as_str()));
-        if kind == "lua" {
-            // What it will do nobody can know; it sees the proposal as what it is, not yet written.
-            if writes {
-                editor.stage.show_unwritten(editor, win)?;
-            }
-        } else if writes || commands.iter().any(is_about_many) {
+        let many = commands.iter().any(is_about_many);
+        // What a function will do nobody can know: it sees the proposal as what it is, not yet
+        // written.
+        if kind == "lua" && writes && !many {
+            editor.stage.show_unwritten(editor, win)?;
+        } else if many || (kind != "lua" && writes) {
             *self.state.command_line.borrow_mut() = Some(commands);
         }
         Ok(())
@@ -324,6 +329,18 @@ impl Keys {
     pub fn says_write(&self) -> bool {
         self.state.command_line.borrow().as_deref().is_some_and(say_write)
     }
+}
+
+/// The text of `:execute 'text'`; `None` for anything that has to be evaluated first.
+fn quoted_text(lua: &mlua::Lua, args: &Table) -> Option<mlua::String> {
+    let args: Vec<mlua::String> = args.sequence_values().collect::<Result<_>>().ok()?;
+    let [text] = &args[..] else { return None };
+    let bytes = text.as_bytes();
+    let inner = [b'\'', b'"'].into_iter().find_map(|quote| {
+        let inner = bytes.strip_prefix(&[quote])?.strip_suffix(&[quote])?;
+        (!inner.contains(&quote)).then_some(inner)
+    });
+    inner.map(<[u8]>::to_vec).and_then(|inner| lua.create_string(inner).ok())
 }
 
 fn is_about_many(command: &Command) -> bool {

@@ -1,5 +1,6 @@
 -- What the mapping of some typed keys can say: "commands" and the text of each `<Cmd>`, or "lua" and
--- every string its function knows (its constants and upvalues, and those of functions in them).
+-- every string its function knows (its constants and upvalues, those of functions in them and of the
+-- functions of modules that it names).
 local typed = ...
 local COMMAND = '\128\253h'
 local MOST = 64
@@ -40,6 +41,18 @@ local function strings(fn, found, depth)
   end
 end
 
+-- `require('saver').save()` knows the names only: what stands behind them.
+local function through_modules(found)
+  local names = vim.list_slice(found)
+  for _, module in ipairs(names) do
+    local loaded = package.loaded[module]
+    for _, field in ipairs(type(loaded) == 'table' and names or {}) do
+      local fn = rawget(loaded, field)
+      if type(fn) == 'function' then strings(fn, found, 1) end
+    end
+  end
+end
+
 local map = find(typed)
 -- `<Plug>(save)` and the like: what stands behind the name.
 for _ = 1, 3 do
@@ -52,6 +65,7 @@ local found = {}
 if not map or map.expr == 1 then return 'commands', found end
 if map.callback then
   strings(map.callback, found, 2)
+  through_modules(found)
   return 'lua', found
 end
 local rhs = vim.api.nvim_replace_termcodes(map.rhs, true, true, true)

@@ -164,14 +164,23 @@ const USERS_KEYS: &str = r#"
     map('n', 'gw', '<Cmd>wall<CR>')
     map('n', 'gl', function() vim.cmd.bdelete() end)
     map('n', 'gx', '<Cmd>silent! wqall<CR>')
+    package.loaded['my.saver'] = {
+      one = function() if vim.bo.modified then vim.cmd('silent update') end end,
+      every = function() vim.cmd('silent! wall') end,
+    }
+    map('n', 'gc', function() require('my.saver').one() end)
+    map('n', 'ge', '<Cmd>exe "update"<CR>')
+    map('n', 'gW', function() vim.cmd.wall() end)
+    map('n', 'gE', function() require('my.saver').every() end)
 "#;
 
 #[test]
 fn the_users_own_write_mappings_accept_an_unedited_proposal() {
     let nvim = Nvim::builder().file("a.txt", OLD).after(USERS_KEYS).start();
     let agent = Client::connect(&nvim, Dialect::Pi);
-    let mappings = ["g1", "g2", "g3", "g4", "g5", "g6", "g7", "g8", "g9", "ga", "gb", "i<C-s>"];
-    let typed = [":update<CR>", "q:iupdate<Esc><CR>", "q:ix<Esc><CR>", "q:iwq<CR>"];
+    let mappings =
+        ["g1", "g2", "g3", "g4", "g5", "g6", "g7", "g8", "g9", "ga", "gb", "gc", "ge", "i<C-s>"];
+    let typed = [":update<CR>", ":exe 'w'<CR>", "q:iupdate<Esc><CR>", "q:ix<Esc><CR>", "q:iwq<CR>"];
     for keys in mappings.into_iter().chain(typed) {
         let (pending, review) = reviewing(&nvim, &agent);
         nvim.keys_in(&review.right, keys);
@@ -194,9 +203,11 @@ fn mappings_that_close_an_unedited_proposal_reject_and_those_for_all_buffers_dec
     let (pending, review) = reviewing(&nvim, &agent);
     nvim.keys_in(&review.right, "gw");
     pending.assert_unanswered(Duration::from_millis(200));
-    nvim.keys_in(&review.right, "Gox<Esc>gw");
-    pending.assert_unanswered(Duration::from_millis(200));
-    nvim.dismiss_prompts();
+    for keys in ["Gox<Esc>gw", "gW", "gE", ":exe 'wall'<CR>"] {
+        nvim.keys_in(&review.right, keys);
+        pending.assert_unanswered(Duration::from_millis(200));
+        nvim.dismiss_prompts();
+    }
     // Without a key of the user's the same function says nothing, and the pane is as it was.
     nvim.lua::<()>("vim.defer_fn(vim.fn.maparg('g6', 'n', false, true).callback, 10)", json!([]));
     pending.assert_unanswered(Duration::from_millis(200));

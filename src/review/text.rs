@@ -149,7 +149,9 @@ impl Pane {
         let bom_hidden = shown.len() != text.len();
         let final_newline = shown.ends_with('\n');
         let mut body = shown.strip_suffix('\n').unwrap_or(shown);
-        let crlf = shown.matches("\r\n").count();
+        // The usual text has none, and is large now and then.
+        let carriage_return = memchr::memchr(b'\r', shown.as_bytes());
+        let crlf = carriage_return.map_or(0, |first| shown[first..].matches("\r\n").count());
         let ends = if crlf == 0 { 0 } else { shown.matches('\n').count() };
         let (body, endings) = if crlf == 0 {
             (body.to_owned(), Endings::Lf)

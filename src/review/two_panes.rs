@@ -126,14 +126,15 @@ impl TwoPanes {
                 Arc::from("")
             }
         };
-        let (left, right) = Pane::pair(&old_text, new);
+        let (mut left, right) = Pane::pair(&old_text, new);
         let comparable =
             matches!(old, OldText::Text { .. }) && !old_text.is_empty() && !new.is_empty();
         if comparable {
             right_notes.extend(end_notes(&left, &right));
         }
-        let left_body = binary.unwrap_or_else(|| left.body.clone());
-        let often = may_differ_often(&left_body, &right.body);
+        let left_body = binary.unwrap_or_else(|| std::mem::take(&mut left.body));
+        let same = common_start(left_body.as_bytes(), right.body.as_bytes());
+        let often = may_differ_often(&left_body, &right.body, same);
         let hunks = if often {
             Hunks::within(PATIENCE, &left_body, &right.body)
         } else if left_body.len().max(right.body.len()) <= COUNT_BYTES {
@@ -158,7 +159,8 @@ impl TwoPanes {
             right_odd_ends: right.odd_line_ends(),
             left_unterminated: comparable && unterminated(&left) && !unterminated(&right),
             right_unterminated: unterminated(&right) && (!comparable || !unterminated(&left)),
-            first_change: first_change(&left_body, &right.body),
+            first_change: u32::try_from(lines_in(&left_body.as_bytes()[..same]))
+                .unwrap_or(u32::MAX),
             detail,
             words: words(&left_body, &right.body, hunks.as_ref()),
             unaligned: unaligned(&left_body, &right.body, hunks.as_ref()),
@@ -193,29 +195,47 @@ fn end_notes(left: &Pane, right: &Pane) -> Vec<String> {
     notes
 }
 
-/// False if there can be no more than `DIFF_HUNKS` differences: few lines between the common start
-/// and the common end, or few that differ in their place. Far faster than comparing.
-fn may_differ_often(left: &str, right: &str) -> bool {
-    let start = left.bytes().zip(right.bytes()).take_while(|(a, b)| a == b).count();
-    let (left, right) = (&left.as_bytes()[start..], &right.as_bytes()[start..]);
-    let end = left.iter().rev().zip(right.iter().rev()).take_while(|(a, b)| a == b).count();
+/// How many bytes both start with. In strides: a large file with a small change is the usual case.
+fn common_start(left: &[u8], right: &[u8]) -> usize {
+    const STRIDE: usize = 4096;
+    let strides = left.chunks_exact(STRIDE).zip(right.chunks_exact(STRIDE));
+    let start = STRIDE * strides.take_while(|(a, b)| a == b).count();
+    let rest = left[start..].iter().zip(&right[start..]);
+    start + rest.take_while(|(a, b)| a == b).count()
+}
+
+fn common_end(left: &[u8], right: &[u8]) -> usize {
+    const STRIDE: usize = 4096;
+    let strides = left.rchunks_exact(STRIDE).zip(right.rchunks_exact(STRIDE));
+    let end = STRIDE * strides.take_while(|(a, b)| a == b).count();
     let (left, right) = (&left[..left.len() - end], &right[..right.len() - end]);
-    let lines = |bytes: &[u8]| bytes.iter().filter(|byte| **byte == b'\n').count();
-    let (old, new) = (lines(left), lines(right));
+    let rest = left.iter().rev().zip(right.iter().rev());
+    end + rest.take_while(|(a, b)| a == b).count()
+}
+
+fn lines_in(bytes: &[u8]) -> usize {
+    memchr::memchr_iter(b'\n', bytes).count()
+}
+
+/// False if there can be no more than `DIFF_HUNKS` differences: few lines between the common start
+/// (of `same` bytes) and the common end, or few that differ in their place. Far faster than
+/// comparing.
+fn may_differ_often(left: &str, right: &str, same: usize) -> bool {
+    let (left, right) = (&left.as_bytes()[same..], &right.as_bytes()[same..]);
+    let end = common_end(left, right);
+    let (left, right) = (&left[..left.len() - end], &right[..right.len() - end]);
+    let (old, new) = (lines_in(left), lines_in(right));
     let split = |bytes| <[u8]>::split(bytes, |byte| *byte == b'\n');
     let in_place = || split(left).zip(split(right)).filter(|(a, b)| a != b).count();
     old.min(new) >= DIFF_HUNKS && in_place() + old.abs_diff(new) >= DIFF_HUNKS
 }
 
-/// A walk along the common start: far cheaper than a diff.
-fn first_change(left: &str, right: &str) -> u32 {
-    let equal = left.bytes().zip(right.bytes()).take_while(|(a, b)| a == b).count();
-    let line = left.as_bytes()[..equal].iter().filter(|byte| **byte == b'\n').count();
-    u32::try_from(line).unwrap_or(u32::MAX)
-}
-
 fn detail(left: &str, right: &str) -> Detail {
-    let longest = |s: &str| s.split('\n').map(str::len).max().unwrap_or(0);
+    let longest = |text: &str| {
+        let mut start = 0;
+        let ends = memchr::memchr_iter(b'\n', text.as_bytes()).chain([text.len()]);
+        ends.map(|end| end - std::mem::replace(&mut start, end + 1)).max().unwrap_or(0)
+    };
     let size = left.len().max(right.len());
     if size > DIFF_BYTES || longest(left).max(longest(right)) > DIFF_LINE_BYTES {
         Detail::NoDiff
@@ -346,6 +366,19 @@ mod tests {
         assert_eq!(panes("", &text("b")).unaligned, None, "a new file has nothing to align");
         let large = "a line\n".repeat(100_000);
         assert_eq!(panes(&large, &format!("{large}b")).unaligned, Some(0), "not counted yet");
+    }
+
+    #[test]
+    fn what_texts_share_at_their_ends_is_found_to_the_byte() {
+        for length in [0, 1, 4095, 4096, 4097, 9000] {
+            let same = "s".repeat(length);
+            for (a, b) in [("", ""), ("a", ""), ("a", "b"), ("ax", "by"), ("a\n", "b")] {
+                let [before, after] =
+                    [[a, b].map(|t| same.clone() + t), [a, b].map(|t| t.to_owned() + &same)];
+                assert_eq!(common_start(before[0].as_bytes(), before[1].as_bytes()), length);
+                assert_eq!(common_end(after[0].as_bytes(), after[1].as_bytes()), length);
+            }
+        }
     }
 
     #[test]

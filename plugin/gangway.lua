@@ -25,6 +25,9 @@ command('IdeSend', run('send'), {
   complete = complete('complete_send'),
   desc = 'gangway: mention lines to the agent',
 })
+command('IdeSuggest', run('suggest'), { desc = 'gangway: let an agent go on with the text at the cursor' })
+-- The name pi-ide.nvim gave it.
+if vim.fn.exists(':PiSuggest') == 0 then command('PiSuggest', 'IdeSuggest', { desc = 'gangway: :IdeSuggest' }) end
 command('IdeAgent', run('agent'), {
   nargs = '+',
   complete = 'shellcmd',
@@ -49,6 +52,7 @@ map('n', '<Plug>(gangway-accept)', '<Cmd>IdeAccept<CR>', { desc = 'gangway: acce
 map('n', '<Plug>(gangway-reject)', '<Cmd>IdeReject<CR>', { desc = 'gangway: reject' })
 map('n', '<Plug>(gangway-always-allow)', '<Cmd>IdeAlwaysAllow<CR>', { desc = 'gangway: always allow' })
 map('n', '<Plug>(gangway-reviews)', '<Cmd>IdeReviews<CR>', { desc = 'gangway: reviews' })
+map('i', '<Plug>(gangway-suggest)', '<Cmd>IdeSuggest<CR>', { desc = 'gangway: suggest' })
 map({ 'n', 'x' }, '<Plug>(gangway-send)', '<Cmd>IdeSend<CR>', { desc = 'gangway: send' })
 
 -- A session saved during a review restores without its tab page.

@@ -84,6 +84,14 @@ pub struct Keys {
     pub drop_hunk: Key,
 }
 
+/// Keys of insert mode while a suggestion stands at the cursor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SuggestionKeys {
+    pub take: Key,
+    pub next: Key,
+    pub dismiss: Key,
+}
+
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
     pub auto_start: AutoStart,
@@ -111,6 +119,7 @@ pub struct Settings {
     pub focus: Focus,
     pub keys: Keys,
     pub bell: bool,
+    pub suggestion: SuggestionKeys,
     pub log_level: String,
 }
 
@@ -144,6 +153,11 @@ impl Default for Settings {
                 drop_hunk: key("<localleader>x"),
             },
             bell: false,
+            suggestion: SuggestionKeys {
+                take: key("<Tab>"),
+                next: key("<M-]>"),
+                dismiss: key("<C-]>"),
+            },
             log_level: "info".into(),
         }
     }
@@ -170,6 +184,7 @@ pub fn read(value: &Value) -> (Settings, Vec<Complaint>) {
             "agents" => r.table(value, &mut |r, name, value| agents(r, s, name, value)),
             "context" => r.table(value, &mut |r, name, value| context(r, s, name, value)),
             "review" => r.table(value, &mut |r, name, value| review(r, s, name, value)),
+            "suggestion" => r.table(value, &mut |r, name, value| suggestion(r, s, name, value)),
             "log_level" => {
                 r.one_of(value, &mut s.log_level, &crate::log::LEVELS.map(|l| (l, l.to_owned())))
             }
@@ -255,6 +270,21 @@ fn review(r: &mut Reader, s: &mut Settings, name: &str, value: &Value) -> bool {
                 "reject" => r.key(value, &mut s.keys.reject),
                 "always" => r.key(value, &mut s.keys.always),
                 "drop_hunk" => r.key(value, &mut s.keys.drop_hunk),
+                _ => false,
+            });
+            true
+        }
+        _ => false,
+    }
+}
+
+fn suggestion(r: &mut Reader, s: &mut Settings, name: &str, value: &Value) -> bool {
+    match name {
+        "keys" => {
+            r.table(value, &mut |r, name, value| match name {
+                "take" => r.key(value, &mut s.suggestion.take),
+                "next" => r.key(value, &mut s.suggestion.next),
+                "dismiss" => r.key(value, &mut s.suggestion.dismiss),
                 _ => false,
             });
             true

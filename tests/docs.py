@@ -207,6 +207,9 @@ def named_tests():
         for test in re.findall(r"`([a-z0-9]+(?:_[a-z0-9]+){3,})`", read(name)):
             if f"fn {test}(" not in code:
                 problem(f"{name} names the test {test}, which does not exist")
+        for part in re.findall(r"make (?:soak|fuzz) ONLY=(\w+)", read(name)):
+            if not re.search(rf"fn \w*{part}\w*\(", code):
+                problem(f"{name} says ONLY={part}, and no test is called so")
 
 
 def main():

@@ -67,6 +67,8 @@ function M.send(args)
   end)
 end
 
+function M.suggest() gangway.suggest() end
+
 function M.agent(args) require('gangway.terminal').open(args.args, args.smods) end
 
 --- Control characters of an agent's text made visible.

@@ -7,6 +7,7 @@ local M = {}
 ---@field agents gangway.config.Agents
 ---@field context gangway.config.Context
 ---@field review gangway.config.Review
+---@field suggestion gangway.config.Suggestion
 ---@field log_level "off"|"error"|"warn"|"info"|"debug"|"trace"
 
 ---@class gangway.config.Agents
@@ -33,12 +34,16 @@ local M = {}
 ---@field bell boolean
 ---@field keys { accept: string|false, reject: string|false, always: string|false, drop_hunk: string|false }
 
+---@class gangway.config.Suggestion
+---@field keys { take: string|false, next: string|false, dismiss: string|false }
+
 --- What users write: every field may be left out.
 ---@class (exact) gangway.SetupOpts
 ---@field auto_start? boolean|"always"
 ---@field agents? gangway.setup.Agents
 ---@field context? gangway.setup.Context
 ---@field review? gangway.setup.Review
+---@field suggestion? gangway.setup.Suggestion
 ---@field log_level? "off"|"error"|"warn"|"info"|"debug"|"trace"
 
 ---@class (exact) gangway.setup.Agents
@@ -64,6 +69,9 @@ local M = {}
 ---@field focus? "auto"|"never"|"always"
 ---@field bell? boolean
 ---@field keys? { accept?: string|false, reject?: string|false, always?: string|false, drop_hunk?: string|false }
+
+---@class (exact) gangway.setup.Suggestion
+---@field keys? { take?: string|false, next?: string|false, dismiss?: string|false }
 
 ---@type gangway.Config
 M.defaults = {
@@ -91,6 +99,7 @@ M.defaults = {
       drop_hunk = '<localleader>x',
     },
   },
+  suggestion = { keys = { take = '<Tab>', next = '<M-]>', dismiss = '<C-]>' } },
   log_level = 'info',
 }
 

@@ -195,6 +195,10 @@ function M.send(opts)
   return native.send(opts)
 end
 
+--- Asks an agent to go on with the text at the cursor, in insert mode; what it suggests is shown
+--- there, and put in only when the user takes it.
+function M.suggest() require('gangway.suggestion').ask() end
+
 --- What agents may see of this project. Remembered across restarts.
 ---@param what "on"|"off"|"toggle"|nil
 ---@return boolean sharing

@@ -418,6 +418,7 @@ impl Editor {
             ("GangwayRemoved", "Removed"),
             ("GangwayKey", "Special"),
             ("GangwayLineEnd", "NonText"),
+            ("GangwaySuggestion", "Comment"),
         ] {
             let opts = self.api.opts([
                 ("link", mlua::Value::String(self.api.lua.create_string(link)?)),

@@ -41,7 +41,7 @@ pub fn open() -> mlua::Result<()> {
     lua.globals().get::<Table>("package")?.get::<Table>("loaded")?.set("gangway_native", exports)
 }
 
-fn plugin() -> Option<Rc<Plugin>> {
+pub(super) fn plugin() -> Option<Rc<Plugin>> {
     PLUGIN.try_with(|plugin| plugin.get().cloned()).ok().flatten()
 }
 
@@ -85,6 +85,15 @@ fn build(lua: &Lua) -> mlua::Result<Table> {
     )?;
     set("selected", door(lua, "send", |p, ()| p.editor.selected()))?;
     set("send", door(lua, "send", |p, options: Table| p.send(&options)))?;
+    set("suggest", door(lua, "suggest", |p, (around, reply)| p.suggest(&around, reply)))?;
+    set("suggestion_keys", door(lua, "suggest", |p, ()| p.suggestion_keys()))?;
+    set(
+        "unsuggest",
+        door(lua, "suggest", |p, ()| {
+            p.suggesting.take();
+            Ok(())
+        }),
+    )?;
     set("share", door(lua, "share", |p, what: Option<String>| p.share(what.as_deref())))?;
     set("log_path", door(lua, "log", |_, ()| Ok(log::path().map(|p| p.display().to_string()))))?;
     set("_panic", door(lua, "test", |p, door: String| p.panic_on_purpose(&door)))?;
@@ -167,7 +176,7 @@ fn client_table(plugin: &Plugin, client: &ClientInfo) -> mlua::Result<Table> {
     Ok(table)
 }
 
-fn path_of(bytes: &mlua::String) -> PathBuf {
+pub(super) fn path_of(bytes: &mlua::String) -> PathBuf {
     use std::os::unix::ffi::OsStrExt;
     PathBuf::from(std::ffi::OsStr::from_bytes(&bytes.as_bytes()))
 }

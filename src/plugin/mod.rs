@@ -1,5 +1,5 @@
 //! The composition root: builds the parts, starts and stops them. `exports` is its Lua face,
-//! `host` carries what agents ask of the editor, `gate` is the privacy filter on the way out.
+//! `host` carries what agents ask of the editor, `suggest` what the user asks of one, `gate` is the privacy filter on the way out.
 //!
 //! Neovim's thread only. A running plugin is one tokio runtime; stopping answers every pending
 //! review before a socket closes, because Pi takes a dropped connection for "go ahead".
@@ -7,6 +7,7 @@
 mod exports;
 mod gate;
 mod host;
+mod suggest;
 
 use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
@@ -39,6 +40,7 @@ use crate::server::{self, Credentials, Limits, Server, ServerConfig};
 use crate::sharing::SharingStore;
 use gate::Gate;
 use host::EditorHost;
+use suggest::Suggesting;
 
 pub use exports::open;
 
@@ -67,6 +69,8 @@ pub(crate) struct Plugin {
     start_again: Cell<bool>,
     /// Agents whose coming was told to `User` handlers, and whose going was not.
     known: RefCell<Vec<ClientInfo>>,
+    /// What the user waits for an agent to suggest.
+    suggesting: RefCell<Option<Suggesting>>,
     /// Port and tokens of the last server, so that agents find a restarted one again.
     before: RefCell<Option<(u16, Credentials)>>,
 }
@@ -169,6 +173,7 @@ impl Plugin {
             stopping: Cell::new(false),
             start_again: Cell::new(false),
             known: RefCell::default(),
+            suggesting: RefCell::default(),
             before: RefCell::new(None),
         }))
     }
@@ -359,6 +364,7 @@ impl Plugin {
         };
         let stopping = Stopping::begin(&self.stopping);
         self.gate.settle();
+        self.suggesting.take();
         let Shared { server, aivyx, rivumi, locks, socket, codex, .. } =
             std::mem::take(&mut *lock(&running.shared));
         // aivyx has its own prompt: its questions go there unanswered, they are not rejected.

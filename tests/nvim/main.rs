@@ -41,6 +41,7 @@ mod privacy;
 mod review;
 mod selection;
 mod soak;
+mod suggestions;
 mod tools;
 mod transport;
 mod trust;

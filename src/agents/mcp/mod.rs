@@ -2,14 +2,17 @@
 //! Copilot CLI over HTTP.
 //!
 //! `Mcp` is what all their connections share; `plugin.rs` makes one and hands it every connection
-//! the server lets in. `session` is one connection, `requests` what it has asked, `rpc` its
-//! messages, `tools` what it can call, `dialect` how the agents differ. Runs on the tokio runtime;
+//! the server lets in. `session` is one connection, `requests` what it has asked, `asks` what we
+//! ask it, `rpc` its messages, `tools` what it can call, `suggest` what it can be asked for,
+//! `dialect` how the agents differ. Runs on the tokio runtime;
 //! `Mcp` itself may be used anywhere.
 
+mod asks;
 pub mod dialect;
 mod requests;
 pub mod rpc;
 mod session;
+pub mod suggest;
 pub mod tools;
 
 use std::collections::BTreeMap;
@@ -113,6 +116,10 @@ pub(super) trait Peer: Send + Sync {
     fn is_introduced(&self) -> bool;
     /// Sends a notification without waiting. False when the peer does not read what it is sent.
     fn send_now(&self, notification: String) -> bool;
+    /// What we have asked it; `None` when it takes no questions.
+    fn asks(&self) -> Option<&asks::Asks> {
+        None
+    }
 }
 
 pub(super) struct Shared {

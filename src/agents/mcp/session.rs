@@ -18,6 +18,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use super::asks::{Asks, Reply};
 use super::dialect::{Dialect, Family, Moment, Told};
 use super::requests::Requests;
 use super::rpc::{self, Id, Incoming, Params, RpcError, ToolResult};
@@ -69,6 +70,7 @@ pub(super) struct Session {
     connected_at: SystemTime,
     introduction: Mutex<Introduction>,
     requests: Requests,
+    asks: Asks,
     outbox: mpsc::Sender<String>,
     /// Letters handed to the outbox that are not on their way yet.
     unsent: AtomicUsize,
@@ -120,6 +122,7 @@ impl Drop for Presence {
         lock(&session.shared.sessions).remove(&session.owner.0);
         // A call that runs on another thread right now must not bring its diff to the desk later.
         session.requests.withdraw(None, Withdrawal::OwnerLost);
+        session.asks.end();
         session.shared.desk.withdraw_all(session.owner, Withdrawal::OwnerLost);
         if let Some(client) = client {
             (session.shared.listener)(ClientEvent::Disconnected(client));
@@ -157,6 +160,10 @@ impl Peer for Session {
         }
         sent
     }
+
+    fn asks(&self) -> Option<&Asks> {
+        Some(&self.asks)
+    }
 }
 
 impl Session {
@@ -173,6 +180,7 @@ impl Session {
             connected_at: SystemTime::now(),
             introduction: Mutex::default(),
             requests: Requests::default(),
+            asks: Asks::default(),
             outbox,
             unsent: AtomicUsize::new(0),
             opening: watch::Sender::default(),
@@ -257,7 +265,10 @@ impl Session {
                 self.answered(&method);
             }
             Incoming::Notification { method, params } => self.notified(&method, &params).await,
-            Incoming::Response { id, result, .. } => self.response(id.as_ref(), result.as_ref()),
+            Incoming::Response { id: Some(id), result, error } => {
+                self.response(&id, error.map_or_else(|| Ok(result.unwrap_or_default()), Err));
+            }
+            Incoming::Response { id: None, .. } => {}
             Incoming::Invalid { id, error } => self.send(rpc::error(&id, &error)).await,
         }
     }
@@ -401,11 +412,11 @@ impl Session {
         }
     }
 
-    fn response(&self, id: Option<&Id>, result: Option<&Value>) {
-        if id.and_then(Id::value) != Some(Value::from(ROOTS_REQUEST)) {
-            return;
+    fn response(&self, id: &Id, reply: Reply) {
+        if id.value() != Some(Value::from(ROOTS_REQUEST)) {
+            return self.asks.answered(id, reply);
         }
-        let roots = result.and_then(|result| result.get("roots")?.as_array());
+        let roots = reply.as_ref().ok().and_then(|result| result.get("roots")?.as_array());
         let uris = roots.into_iter().flatten().filter_map(|root| root.get("uri")?.as_str());
         let roots = uris.filter_map(|uri| tools::paths_of(uri).pop()).take(64).collect();
         lock(&self.introduction).roots = roots;
@@ -618,7 +629,7 @@ enum Answer {
 
 /// A word of the client's for people to read: one short line without characters that hide or turn
 /// it around.
-fn clean(text: &str) -> String {
+pub(super) fn clean(text: &str) -> String {
     text.chars().filter(|c| !c.is_control() && !is_invisible(*c)).take(60).collect()
 }
 

@@ -2,8 +2,8 @@
 
 It speaks Anthropic's messages, OpenAI's chat completions and Gemini's generateContent, streamed or not. `calls` are the
 tool calls it makes, one an answer; the number of tool results in a request says which is next, so a request that is
-repeated gets the same answer. After the last one, and to requests that offer no tools (titles, summaries), it says
-`DONE`. What it was asked is kept in `requests`.
+repeated gets the same answer. After the last one it says `DONE`, and to requests that offer no tools (titles,
+summaries, suggestions) `aside`. What it was asked is kept in `requests`.
 """
 
 import http.server
@@ -25,6 +25,7 @@ def strings(value):
 class Model:
     def __init__(self):
         self.calls, self.requests, self.lock = [], [], threading.Lock()
+        self.aside = DONE
         model = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -85,12 +86,13 @@ class Model:
             self.requests.append(body)
         at = results(body)
         call = self.calls[at] if body.get("tools") and at < len(self.calls) else None
+        text = DONE if body.get("tools") else self.aside
         if path.endswith("/messages"):
-            anthropic(http_request, body, call)
+            anthropic(http_request, body, call, text)
         elif path.endswith("/chat/completions"):
-            openai(http_request, body, call)
+            openai(http_request, body, call, text)
         elif path.endswith((":generateContent", ":streamGenerateContent")):
-            gemini(http_request, path, call)
+            gemini(http_request, path, call, text)
         elif path.endswith(("/count_tokens", ":countTokens")):
             http_request.json({"input_tokens": 1, "totalTokens": 1})
         else:
@@ -110,8 +112,8 @@ def results(body):
     return count
 
 
-def anthropic(to, body, call):
-    block = {"type": "text", "text": DONE}
+def anthropic(to, body, call, text):
+    block = {"type": "text", "text": text}
     if call:
         block = {"type": "tool_use", "id": f"toolu_{results(body):04}", "name": call[0], "input": call[1]}
     stop = "tool_use" if call else "end_turn"
@@ -121,7 +123,7 @@ def anthropic(to, body, call):
         return to.json(message)
     empty = {**block, "input": {}} if call else {**block, "text": ""}
     delta = {"type": "input_json_delta", "partial_json": json.dumps(call[1])} if call else \
-        {"type": "text_delta", "text": DONE}
+        {"type": "text_delta", "text": text}
     return to.events([
         ("message_start", {"type": "message_start", "message": {**message, "content": [], "stop_reason": None}}),
         ("content_block_start", {"type": "content_block_start", "index": 0, "content_block": empty}),
@@ -133,8 +135,8 @@ def anthropic(to, body, call):
     ])
 
 
-def openai(to, body, call):
-    says = {"role": "assistant", "content": DONE}
+def openai(to, body, call, text):
+    says = {"role": "assistant", "content": text}
     if call:
         function = {"name": call[0], "arguments": json.dumps(call[1])}
         says = {"role": "assistant", "content": None,
@@ -153,8 +155,8 @@ def openai(to, body, call):
     ])
 
 
-def gemini(to, path, call):
-    part = {"functionCall": {"name": call[0], "args": call[1]}} if call else {"text": DONE}
+def gemini(to, path, call, text):
+    part = {"functionCall": {"name": call[0], "args": call[1]}} if call else {"text": text}
     answer = {"candidates": [{"content": {"role": "model", "parts": [part]}, "finishReason": "STOP", "index": 0}],
               "usageMetadata": {"promptTokenCount": 1, "candidatesTokenCount": 1, "totalTokenCount": 2}}
     if path.endswith(":generateContent"):

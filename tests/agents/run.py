@@ -10,8 +10,8 @@ allows it, in a network that is nothing but loopback. All of it takes ten minute
 run too where $PI_IDE names a checkout of its extension, ldelossa/pi-ide.
 
 For each agent: it connects by itself, what the user has selected reaches the model, and where it has diffs: accepted
-with `:w`, accepted with the user's edits, rejected with `:q!`, and answered in its own prompt. The last line is
-`N passed, N failed`.
+with `:w`, accepted with the user's edits, rejected with `:q!`, and answered in its own prompt. Pi also suggests text at
+the cursor. The last line is `N passed, N failed`.
 """
 
 import argparse
@@ -226,6 +226,15 @@ def send(play):
     play.terminal.wait(play.agent.mention)
 
 
+def suggestion(play):
+    play.begin()
+    play.model.aside = "<SUGGESTION>'later'</SUGGESTION>"
+    play.place.type("<Esc>GA  # now or <Cmd>IdeSuggest<CR>")
+    terminal.wait_for("the suggestion", lambda: play.place.nvim.lua("return vim.fn.maparg('<C-]>', 'i') ~= ''"))
+    play.place.type("<Tab><Esc>:w<CR>")
+    terminal.wait_for("the text", lambda: (play.place.content() or "").endswith("  # now or 'later'\n"))
+
+
 def in_neovims_terminal(play):
     """`:IdeAgent`, with another Neovim open in the same folder: the agent comes to the one it runs in."""
     argv, env = play.agent.prepare(play.place, play.model)
@@ -249,7 +258,7 @@ SCENARIOS = {
     # Its proposals cannot be edited.
     "copilot": [*(play for play in HERE if play not in (edited, edited_with_carriage_returns, emptied)), *THERE, send],
     # It has no prompt of its own.
-    "pi": HERE,
+    "pi": [*HERE, suggestion],
 }
 
 

@@ -11,7 +11,7 @@ end
 
 ---@param name string
 local function complete(name)
-  return function(lead) return require('gangway.commands')[name](lead) end
+  return function(lead, line) return require('gangway.commands')[name](lead, line) end
 end
 
 command('IdeStart', run('start'), { desc = 'gangway: let agents connect' })

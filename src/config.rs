@@ -23,7 +23,8 @@ impl Value {
     fn kind(&self) -> String {
         match self {
             Value::Bool(b) => format!("{b}"),
-            Value::Number(n) => format!("the number {n}"),
+            Value::Number(n) if n.abs() < 1e15 => format!("the number {n}"),
+            Value::Number(n) => format!("the number {n:e}"),
             Value::Text(s) => format!("{:?}", s.chars().take(40).collect::<String>()),
             Value::List(_) => "a list".into(),
             Value::Map(_) => "a table".into(),
@@ -192,7 +193,34 @@ pub fn read(value: &Value) -> (Settings, Vec<Complaint>) {
         }
         true
     });
+    root.complaints.extend(settings.keys.part());
     (settings, root.complaints)
+}
+
+impl Keys {
+    /// No key means two things; of two it is the less consequential one.
+    fn part(&mut self) -> Vec<Complaint> {
+        let mut keys = [
+            ("reject", &mut self.reject),
+            ("drop_hunk", &mut self.drop_hunk),
+            ("accept", &mut self.accept),
+            ("always", &mut self.always),
+        ];
+        let mut complaints = Vec::new();
+        for at in 1..keys.len() {
+            let (before, rest) = keys.split_at_mut(at);
+            let (name, key) = &mut rest[0];
+            let taken = before.iter().find(|(_, other)| other.is_some() && **other == **key);
+            if let Some((other, _)) = taken {
+                complaints.push(Complaint {
+                    path: format!("review.keys.{name}"),
+                    problem: format!("is the key of review.keys.{other}, and left without one"),
+                });
+                **key = None;
+            }
+        }
+        complaints
+    }
 }
 
 const ENABLED: [(&str, Enabled); 3] =
@@ -354,7 +382,12 @@ impl Reader {
                 if matches!(w, "true" | "false") { w.to_owned() } else { format!("{w:?}") }
             };
             let names: Vec<String> = words.iter().map(|(w, _)| quoted(w)).collect();
-            self.wants(&names.join(", "), value);
+            let names = match names.split_last() {
+                Some((last, [])) => last.clone(),
+                Some((last, others)) => format!("{} or {last}", others.join(", ")),
+                None => String::new(),
+            };
+            self.wants(&names, value);
         }
     }
 
@@ -442,6 +475,23 @@ mod tests {
                 "review.keys.accept: wants a key such as \"<localleader>a\", or false, got the number 5"
             ]
         );
+    }
+
+    #[test]
+    fn a_key_with_two_meanings_keeps_the_harmless_one() {
+        let same = || Value::Text("<localleader>r".into());
+        let keys = map(&[("accept", same()), ("always", same())]);
+        let (settings, complaints) = read(&map(&[("review", map(&[("keys", keys)]))]));
+        let keys = settings.keys;
+        assert_eq!((keys.accept, keys.always), (None, None));
+        assert_eq!(keys.reject.as_deref(), Some("<localleader>r"));
+        assert_eq!(
+            complaints[0].to_string(),
+            "review.keys.accept: is the key of review.keys.reject, and left without one"
+        );
+        assert_eq!(complaints.len(), 2);
+        let none = map(&[("accept", Value::Bool(false)), ("reject", Value::Bool(false))]);
+        assert!(read(&map(&[("review", map(&[("keys", none)]))])).1.is_empty());
     }
 
     #[test]

@@ -28,7 +28,8 @@ end
 local SHARE = { 'on', 'off', 'toggle' }
 
 ---@param lead string
-function M.complete_share(lead)
+function M.complete_share(lead, line)
+  if line:match('^%S+%s+%S+%s') then return {} end
   return vim.tbl_filter(function(word) return vim.startswith(word, lead) end, SHARE)
 end
 
@@ -37,11 +38,15 @@ function M.share(args)
     return warn('IdeShare: wants on, off or toggle')
   end
   local sharing = gangway.share(args.args ~= '' and args.args or nil)
+  if sharing == nil then return end
   require('gangway.message')('sharing is ' .. (sharing and 'on' or 'off') .. ' for this project')
 end
 
 ---@param lead string
-function M.complete_send(lead) return vim.startswith('diagnostics', lead) and { 'diagnostics' } or {} end
+function M.complete_send(lead, line)
+  if line:match('^%S+%s+%S+%s') then return {} end
+  return vim.startswith('diagnostics', lead) and { 'diagnostics' } or {}
+end
 
 function M.send(args)
   if args.args ~= '' and args.args ~= 'diagnostics' then return warn('IdeSend: wants nothing, or "diagnostics"') end
@@ -52,7 +57,7 @@ function M.send(args)
     -- Now: whoever asks which agent is meant ends visual mode.
     opts.line1, opts.line2 = gangway._selected()
   end
-  local clients = gangway.status().clients
+  local clients = vim.tbl_filter(function(client) return client.takes_mentions end, gangway.status().clients)
   if #clients < 2 then
     gangway.send(opts)
     return
@@ -128,11 +133,14 @@ end
 
 --- Shows lines in a window that closes with q. What stands over indented lines is a heading.
 local function show(lines, title)
-  local width, height = 20, #lines
+  local width, height = 20, 0
   for _, line in ipairs(lines) do
     width = math.max(width, vim.fn.strdisplaywidth(line))
   end
   width = math.min(width + 2, vim.o.columns - 4)
+  for _, line in ipairs(lines) do
+    height = height + math.max(1, math.ceil((vim.fn.strdisplaywidth(line) + 1) / width))
+  end
   height = math.min(height, vim.o.lines - 4)
   local buf = vim.api.nvim_create_buf(false, true)
   vim.bo[buf].bufhidden = 'wipe'

@@ -316,7 +316,9 @@ local function connections(data)
   for _, mode in ipairs(M.modes) do
     h.info(mode.note)
   end
-  if data.sharing then
+  if data.sharing == nil then
+    h.info('whether this project is shared is not known without the library')
+  elseif data.sharing then
     h.ok('sharing is on for this project')
   else
     h.warn('sharing is off for this project: agents see nothing of it', ':IdeShare on')

@@ -19,7 +19,7 @@ M._root = nil
 
 local function notify(message, level) require('gangway.message')(message, level) end
 
---- Says it once in this Neovim, so that a broken library is not a message at every step.
+--- Says it once in this Neovim: what is wrong with the options, or that the start by itself failed.
 local function complain_once(message)
   if warned[message] then return end
   warned[message] = true
@@ -35,11 +35,12 @@ local function configure(native)
 end
 
 --- The library, configured; nil after a message.
----@param quiet boolean? no message
-local function library(quiet)
+---@param say (fun(problem: string))|false|nil instead of a message each time
+local function library(say)
   local native, problem = require('gangway.native').load()
   if not native then
-    if not quiet then complain_once(problem) end
+    if say == nil then notify(problem, vim.log.levels.ERROR) end
+    if say then say(problem) end
     return nil, problem
   end
   if not native.configured() or applied ~= options then configure(native) end
@@ -49,14 +50,23 @@ end
 --- The library if it is loaded already: for what makes no sense before.
 local function loaded() return package.loaded.gangway_native and (require('gangway.native').load()) end
 
+local function start(say)
+  if not loaded() and require('gangway.native').in_coroutine() then
+    return vim.schedule(function() start(say) end)
+  end
+  local native = library(say)
+  if native then native.start() end
+end
+
 local function auto_start(opts)
-  local when = type(opts) == 'table' and opts.auto_start
-  if when == nil then when = true end
+  local when
+  -- What is no table is complained about at the start.
+  if type(opts) == 'table' then when = opts.auto_start end
   if when == false then return end
   local function go()
     -- Another setup() may have said otherwise meanwhile.
     if options ~= opts then return end
-    if when == 'always' or #vim.api.nvim_list_uis() > 0 then return M.start() end
+    if when == 'always' or #vim.api.nvim_list_uis() > 0 then return start(complain_once) end
     vim.api.nvim_create_autocmd('UIEnter', { once = true, callback = go })
   end
   if vim.v.vim_did_enter == 1 then
@@ -81,11 +91,7 @@ function M.setup(opts)
 end
 
 --- Lets agents connect: server, lock files, context. Does nothing when it runs already.
-function M.start()
-  if not loaded() and require('gangway.native').in_coroutine() then return vim.schedule(M.start) end
-  local native = library()
-  if native then native.start() end
-end
+function M.start() start() end
 
 --- Rejects what is pending, tells the agents, removes the lock files.
 function M.stop()
@@ -93,12 +99,30 @@ function M.stop()
   if native then native.stop() end
 end
 
+---@class gangway.Client
+---@field id integer
+---@field name string
+---@field version string?
+---@field root string? the folder it works in, once it says so
+---@field pid integer?
+---@field pending integer its reviews that wait
+---@field takes_mentions boolean
+
+---@class gangway.Review
+---@field id string
+---@field origin string who asks
+---@field kind "write"|"delete"|"command"|"tool"
+---@field path string?
+---@field editable boolean
+---@field seen boolean
+---@field age integer seconds
+
 ---@class gangway.Status
 ---@field running boolean
 ---@field port integer?
----@field clients table[]
----@field reviews table[] { id, origin, kind, path, seen, age }
----@field sharing boolean
+---@field clients gangway.Client[]
+---@field reviews gangway.Review[]
+---@field sharing boolean? of this project; nil while the library is not loaded
 ---@field lock_files string[]
 ---@field notes string[]? for the user: what could not be done, which agents are served through files
 
@@ -106,7 +130,7 @@ end
 function M.status()
   local native = loaded()
   if native then return native.status() end
-  return { running = false, clients = {}, reviews = {}, sharing = true, lock_files = {} }
+  return { running = false, clients = {}, reviews = {}, lock_files = {} }
 end
 
 ---@param decision "accept"|"reject"|"always_allow"
@@ -114,6 +138,10 @@ end
 ---@param unseen boolean? decide it even if it was never shown
 ---@return boolean ok
 local function decide(decision, id, unseen)
+  if id ~= nil and (type(id) ~= 'string' and type(id) ~= 'number' or id == '') then
+    notify(decision .. ': the id of a review is a text or a number', vim.log.levels.WARN)
+    return false
+  end
   local native = loaded()
   local problem = native and native.decide(decision, id ~= nil and tostring(id) or nil, unseen == true)
   if not native then problem = 'no review is waiting' end
@@ -121,8 +149,20 @@ local function decide(decision, id, unseen)
   return not problem
 end
 
+--- Accepts a review as its text is now.
+---@param id string|number|nil without: the visible review, else the oldest one that was seen
+---@param unseen boolean? also one that was never shown
+---@return boolean accepted
 function M.accept(id, unseen) return decide('accept', id, unseen) end
+--- As accept().
+---@param id string|number|nil
+---@param unseen boolean?
+---@return boolean rejected
 function M.reject(id, unseen) return decide('reject', id, unseen) end
+--- As accept(), for agents that know such a thing.
+---@param id string|number|nil
+---@param unseen boolean?
+---@return boolean allowed
 function M.always_allow(id, unseen) return decide('always_allow', id, unseen) end
 
 --- Brings a waiting review into view.
@@ -169,12 +209,26 @@ function M._selected()
   if native then return native.selected() end
 end
 
+local SEND = { path = 'string', line1 = 'number', line2 = 'number', diagnostics = 'boolean', client = 'number' }
+
+---@return string?
+local function wrong_send(opts)
+  if opts == nil then return end
+  if type(opts) ~= 'table' then return 'wants a table' end
+  for name, value in pairs(opts) do
+    if not SEND[name] then return ('there is no field %s'):format(tostring(name)) end
+    if type(value) ~= SEND[name] then return ('%s wants a %s, got a %s'):format(name, SEND[name], type(value)) end
+  end
+  if opts.client and (opts.client < 0 or opts.client % 1 ~= 0) then return 'client wants an id of status().clients' end
+end
+
 --- Mentions a file, or lines of it, to the agent.
 ---@param opts gangway.SendOpts?
 ---@return boolean sent
 function M.send(opts)
-  if opts ~= nil and type(opts) ~= 'table' then
-    notify('send: wants a table', vim.log.levels.WARN)
+  local problem = wrong_send(opts)
+  if problem then
+    notify('send: ' .. problem, vim.log.levels.WARN)
     return false
   end
   local native = library()
@@ -201,10 +255,14 @@ function M.suggest() require('gangway.suggestion').ask() end
 
 --- What agents may see of this project. Remembered across restarts.
 ---@param what "on"|"off"|"toggle"|nil
----@return boolean sharing
+---@return boolean? sharing nil when that is not known
 function M.share(what)
+  if what ~= nil and what ~= 'on' and what ~= 'off' and what ~= 'toggle' then
+    notify('share: wants "on", "off" or "toggle"; nothing was changed', vim.log.levels.WARN)
+    what = nil
+  end
   local native = library()
-  if not native then return true end
+  if not native then return end
   return native.share(what)
 end
 
@@ -217,7 +275,7 @@ end
 
 --- Variables for a terminal in which an agent is to run, to lay over Neovim's own environment: which
 --- port is ours, and that no proxy stands before it. To be asked for when the terminal opens.
----@param cmd string? the command that will run there, if it is known
+---@param cmd string|string[]|nil the command that will run there, if it is known
 ---@return table<string, string>
 function M.terminal_env(cmd) return require('gangway.terminal').env(cmd) end
 
@@ -231,6 +289,9 @@ end
 
 --- The library, for :checkhealth and the commands.
 ---@private
-function M._library(quiet) return library(quiet) end
+function M._library(quiet)
+  if quiet then return library(false) end
+  return library()
+end
 
 return M

@@ -40,9 +40,12 @@ local function workspace_path(paths, agent)
 end
 
 --- Variables for a terminal in which an agent is to run, to lay over Neovim's own environment.
----@param cmd string? the command that will run there, if it is known
+---@param cmd string|string[]|nil the command that will run there, if it is known
 ---@return table<string, string>
 function M.env(cmd)
+  -- As jobstart() takes it.
+  if type(cmd) == 'table' then cmd = cmd[1] end
+  if type(cmd) ~= 'string' then cmd = nil end
   local env = { no_proxy = no_proxy() }
   env.NO_PROXY = env.no_proxy
   local status = require('gangway').status()

@@ -510,6 +510,9 @@ return function(mark, options)
 
   ------------------------------------------------------------------------------------- roots
 
+  -- The function that was complained about.
+  local complained_root
+
   local function pack_roots()
     local roots = {}
     local function add(kind, path)
@@ -527,7 +530,15 @@ return function(mark, options)
     local root = options.root
     if type(root) == "function" then
       local ok, answer = pcall(root)
-      root = ok and answer or nil
+      local fits = ok and (answer == nil or type(answer) == "string" or type(answer) == "table")
+      if not fits and complained_root ~= root then
+        complained_root = root
+        local why = ok and "returned a " .. type(answer) .. ", not a folder" or tostring(answer)
+        vim.schedule(function()
+          vim.notify("gangway: context.root: " .. why, vim.log.levels.WARN, { title = "gangway" })
+        end)
+      end
+      root = fits and answer or nil
     end
     if type(root) == "string" and root ~= "auto" then
       root = { root }
@@ -910,6 +921,11 @@ return function(mark, options)
     install = install,
     collect = collect,
     selected = selected_lines,
+    set_root = function(root)
+      options.root = root
+      roots_dirty = true
+      mark()
+    end,
     remove = function()
       pcall(api.nvim_del_augroup_by_name, GROUP)
     end,

@@ -40,6 +40,8 @@ use keys::{Keys, Listening};
 use stage::Stage;
 use view::View;
 
+/// How long an announcement beside the text stays.
+const ANNOUNCED_MS: u32 = 5000;
 /// Rings where a terminal shows this Neovim, and writes to nothing else.
 const BELL: &str = "
 if vim.api.nvim_ui_send then return vim.api.nvim_ui_send('\\a') end
@@ -138,6 +140,12 @@ impl Editor {
         *self.watch.borrow_mut() = Some(Rc::new(watch));
         *self.documents.borrow_mut() = Some(Rc::new(documents));
         Ok(())
+    }
+
+    /// Other roots from now on; nothing while stopped.
+    pub fn set_root(&self, root: mlua::Value) -> Result<()> {
+        let watch = self.watch.borrow().clone();
+        watch.map_or(Ok(()), |watch| watch.set_root(root))
     }
 
     pub fn stop_watching(&self) {
@@ -289,7 +297,13 @@ impl Editor {
             Some(_) => format!("a change to {}", self.what(review)),
             None => self.what(review),
         };
-        self.api.notify(&format!("{} proposes {what} (:IdeReviews)", review.origin), 2);
+        let message = format!("{} proposes {what} (:IdeReviews)", review.origin);
+        self.api.notify(&message, 2);
+        let announce = self.api.chunk("announce", include_str!("announce.lua"));
+        let shown = announce.and_then(|announce| announce.call::<()>((message, ANNOUNCED_MS)));
+        if let Err(error) = shown {
+            tracing::debug!("cannot announce beside the text: {error}");
+        }
         let _ = self.api.command("redrawstatus");
     }
 

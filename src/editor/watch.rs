@@ -23,6 +23,7 @@ const COLLECT: &str = include_str!("collect.lua");
 pub struct Watch {
     collect: Function,
     selected: Function,
+    set_root: Function,
     remove: Function,
 }
 
@@ -48,6 +49,7 @@ impl Watch {
         Ok(Self {
             collect: chunk.get("collect")?,
             selected: chunk.get("selected")?,
+            set_root: chunk.get("set_root")?,
             remove: chunk.get("remove")?,
         })
     }
@@ -70,6 +72,14 @@ impl Watch {
     /// What Neovim says.
     pub fn selected(&self) -> mlua::Result<(Option<u32>, Option<u32>)> {
         self.selected.call(())
+    }
+
+    /// Another `root`, as in `install`.
+    ///
+    /// # Errors
+    /// What Neovim says.
+    pub fn set_root(&self, root: Value) -> mlua::Result<()> {
+        self.set_root.call(root)
     }
 
     /// Takes the autocommands away again.

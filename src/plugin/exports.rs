@@ -169,6 +169,7 @@ fn client_table(plugin: &Plugin, client: &ClientInfo) -> mlua::Result<Table> {
         ("version", client.version.as_deref().into_lua(lua)?),
         ("pending", client.pending.into_lua(lua)?),
         ("pid", client.pid.into_lua(lua)?),
+        ("takes_mentions", client.dialect.takes_mentions().into_lua(lua)?),
     ])?;
     if let Some(root) = client.roots.first() {
         table.set("root", root.to_string_lossy())?;
@@ -232,7 +233,7 @@ impl Plugin {
             }
         }
         table.set("running", self.running.borrow().is_some())?;
-        table.set("sharing", self.gate.sharing())?;
+        table.set("sharing", self.sharing()?)?;
         table.set("clients", clients)?;
         table.set("reviews", reviews)?;
         table.set("lock_files", files)?;
@@ -268,13 +269,30 @@ impl Plugin {
         self.editor.stage.decide(&self.editor, id.as_deref(), unseen, decision).err()
     }
 
+    /// The project Neovim is in, as the sharing switch knows it; `None` when the user has chosen
+    /// another one, which is known once it runs.
+    fn project_here(&self) -> mlua::Result<Option<PathBuf>> {
+        let cwd = path_of(&self.editor.api.func("getcwd", (-1, -1))?);
+        let real = within(move || real_path(&cwd)).flatten();
+        let chosen = !self.root_option()?.is_nil();
+        Ok(real.filter(|_| !chosen))
+    }
+
+    fn sharing(&self) -> mlua::Result<bool> {
+        if self.running.borrow().is_some() {
+            return Ok(self.gate.sharing());
+        }
+        let here = self.project_here()?;
+        Ok(here.map_or_else(|| self.gate.sharing(), |project| self.gate.sharing_of(project)))
+    }
+
     fn share(&self, what: Option<&str>) -> mlua::Result<bool> {
         let share = match what {
             Some("on") => Share::On,
             Some("off") => Share::Off,
-            Some("toggle") if self.gate.sharing() => Share::Off,
+            Some("toggle") if self.sharing()? => Share::Off,
             Some("toggle") => Share::On,
-            _ => return Ok(self.gate.sharing()),
+            _ => return self.sharing(),
         };
         match &*self.running.borrow() {
             Some(running) => {
@@ -282,13 +300,7 @@ impl Plugin {
                 // The next snapshot says about which project that was.
                 running.feed.mark();
             }
-            None => {
-                let cwd = path_of(&self.editor.api.func("getcwd", (-1, -1))?);
-                let real = within(move || real_path(&cwd)).flatten();
-                // A project of the user's own choice is known once it runs.
-                let chosen = !self.root_option()?.is_nil();
-                self.gate.share(share, real.filter(|_| !chosen));
-            }
+            None => self.gate.share(share, self.project_here()?),
         }
         let _ = self.editor.api.command("redrawstatus");
         Ok(share == Share::On)

@@ -164,6 +164,17 @@ impl Gate {
         self.lock().privacy.sharing == Share::On
     }
 
+    /// What counts for a project (its real path) before there is a snapshot: while stopped.
+    pub(super) fn sharing_of(&self, project: PathBuf) -> bool {
+        let state = self.lock();
+        if state.said.is_some() || state.project.as_ref() == Some(&project) {
+            return state.privacy.sharing == Share::On;
+        }
+        drop(state);
+        let store = self.store.clone();
+        matches!(within(move || store.get(&project)), Some(Ok(Share::On)))
+    }
+
     /// The file may be told of; on the runtime.
     pub(super) async fn tells(&self, path: &Path) -> bool {
         self.disk.learn(vec![(path.to_path_buf(), Asked::Fresh)]).await;

@@ -184,6 +184,10 @@ impl Plugin {
         let (settings, complaints) = config::read(&to_plain(options));
         let mut problems: Vec<String> = complaints.iter().map(ToString::to_string).collect();
         problems.extend(self.gate.configure(&settings));
+        let url = settings.rivumi_url.as_deref().map(PushUrl::parse);
+        if let Some(Err(error)) = url {
+            problems.push(format!("agents.rivumi.websocket_url: {error}"));
+        }
         log::set_level(&settings.log_level);
         let restart = self.configured.replace(true)
             && self.running.borrow().is_some()
@@ -192,6 +196,8 @@ impl Plugin {
         if restart {
             self.stop(false)?;
             self.start()?;
+        } else {
+            self.editor.set_root(self.root_option()?)?;
         }
         Ok(problems)
     }
@@ -340,14 +346,7 @@ impl Plugin {
         let rivumi = RivumiConfig {
             enabled: enabled(settings.rivumi),
             home: variables.home.clone(),
-            websocket_url: match url {
-                Some(Ok(url)) => Some(url),
-                Some(Err(error)) => {
-                    self.editor.report(&format!("agents.rivumi.websocket_url: {error}"));
-                    None
-                }
-                None => None,
-            },
+            websocket_url: url.and_then(Result::ok),
             ..RivumiConfig::default()
         };
         let mut shared = lock(shared);
@@ -467,7 +466,7 @@ fn serves_differently(old: &Settings, new: &Settings) -> bool {
         (
             (served(s), s.claude_diffs, s.codex),
             (s.aivyx, s.aivyx_approvals, s.rivumi, s.rivumi_url.clone()),
-            (s.debounce, s.max_wait, s.root.clone(), s.context),
+            (s.debounce, s.max_wait, s.context),
         )
     };
     parts(old) != parts(new)

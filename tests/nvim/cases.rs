@@ -49,7 +49,8 @@ fn d01_a_terminal_as_the_only_window_is_no_obstacle() {
     // A terminal's buffer has as many lines as its window, which a tab line makes lower for a while.
     both_ways_leave(&nvim, &agent, &["registers", "buffers"], "a terminal alone");
     assert_eq!(nvim.lua::<Value>("return vim.fn.jobwait({...}, 0)[1]", json!([job])), json!(-1));
-    nvim.cmd("help | only");
+    // A hidden one takes notice of its size when it likes.
+    nvim.cmd("bwipeout! | help | only");
     nvim.lua::<Value>(
         "return vim.api.nvim_open_win(vim.api.nvim_create_buf(false, true), false,
            { relative = 'editor', row = 1, col = 1, width = 10, height = 3 })",

@@ -446,7 +446,7 @@ fn s13_sending_means_the_lines_meant_and_says_so_when_nobody_is_there() {
     nvim.wait_until("a message", || told("no agent is connected"));
     let pi = Client::connect(&nvim, Dialect::Pi);
     nvim.type_keys(":3IdeSend\r");
-    nvim.wait_until("a message", || told("Pi takes no mentions"));
+    nvim.wait_until("a message", || told("Pi reads your selection by itself"));
     assert!(mentions(&pi).is_empty());
     nvim.cmd("IdeStop");
     nvim.type_keys(":3IdeSend\r");
@@ -766,6 +766,7 @@ fn l09_roots_are_told_alike_by_lock_files_and_tools_and_follow_the_user() {
     for (root, wanted) in [
         ("'LINK/sub'", vec!["link/sub", "repo/sub"]),
         ("function() return { 'LINK', 'LINK/sub/tab' } end", vec!["link", "repo", "link/sub/tab"]),
+        ("function() return 'LINK/sub' end", vec!["link/sub", "repo/sub"]),
         ("'auto'", vec![""]),
     ] {
         nvim.cmd(&format!("cd {}", real.display()));

@@ -34,9 +34,58 @@ fn told_without_a_library(nvim: &Nvim) -> String {
     nvim.cmd("IdeStart");
     nvim.settle(Duration::from_millis(50));
     let told = nvim.notifications();
-    assert_eq!(told.len(), 1, "said once: {told:?}");
+    assert!(told.len() == 2 && told[0] == told[1], "each command is answered: {told:?}");
     assert!(!told[0].contains("stack traceback"), "{}", told[0]);
     told[0].clone()
+}
+
+#[test]
+fn wrong_arguments_are_told_in_a_sentence_and_do_nothing() {
+    let nvim = Nvim::builder().file("a.txt", "one\n").start();
+    let agent = Client::connect(&nvim, Dialect::Claude);
+    nvim.wait_until("the agent", || nvim.status()["clients"] != json!([]));
+    let before = agent.notes().iter().filter(|note| note.method == "at_mentioned").count();
+    for call in [
+        "send({ line1 = 'x' })",
+        "send({ client = -1 })",
+        "send({ client = 'x' })",
+        "send({ path = {} })",
+        "send({ lin1 = 3 })",
+        "send('a.txt')",
+        "share('Off')",
+        "share(true)",
+        "share({})",
+        "accept({})",
+        "reject('')",
+    ] {
+        let told = nvim.notifications().len();
+        nvim.lua::<Value>(&format!("return require('gangway').{call} or false"), ());
+        let all = nvim.notifications();
+        assert_eq!(all.len(), told + 1, "{call}: {all:?}");
+        assert!(!all[told].contains("traceback") && all[told].len() < 100, "{call}: {}", all[told]);
+    }
+    let env =
+        nvim.lua::<Value>("return require('gangway').terminal_env({ 'claude', '--ide' })", ());
+    assert!(env["CLAUDE_CODE_SSE_PORT"].is_string(), "{env}");
+    assert_eq!(nvim.status()["sharing"], json!(true));
+    nvim.settle(Duration::from_millis(100));
+    let after = agent.notes().iter().filter(|note| note.method == "at_mentioned").count();
+    assert_eq!(before, after, "nothing was sent");
+}
+
+#[test]
+fn options_that_are_no_table_are_complained_about_at_the_start() {
+    let nvim = Nvim::builder().no_setup().start();
+    nvim.lua::<()>(
+        "vim.api.nvim_list_uis = function() return { {} } end require('gangway').setup(5)",
+        (),
+    );
+    nvim.wait_until("the start", || nvim.status()["running"] == json!(true));
+    let told = nvim.notifications();
+    assert!(
+        told.len() == 1 && told[0].contains("setup(): wants a table, got the number 5"),
+        "{told:?}"
+    );
 }
 
 // ---- options
@@ -53,7 +102,7 @@ fn a_wrong_option_is_named_by_its_full_path_and_the_rest_counts() {
     let expected = [
         "agents.pi.enabled: wants true or false, got \"yes\"",
         "contxt: no such option (see :help gangway-config)",
-        "review.focus: wants \"auto\", \"never\", \"always\", got \"sometimes\"",
+        "review.focus: wants \"auto\", \"never\" or \"always\", got \"sometimes\"",
         "review.keys.accept: wants a key such as \"<localleader>a\", or false, got the number 5",
     ];
     let mut found = complaints(&nvim);

@@ -16,6 +16,27 @@ struct Desk {
     agent: Client,
 }
 
+#[test]
+fn an_announcement_is_seen_where_the_mode_has_the_message_line() {
+    for keys in ["ix", "Rx"] {
+        let Desk { nvim, agent } = desk();
+        nvim.type_keys(keys);
+        let before = nvim.lines(0);
+        let _pending = agent.open_diff(nvim.path("a.txt"), NEW);
+        nvim.wait_until("the announcement", || {
+            nvim.screen_find("Pi proposes a change to a.txt").is_some_and(|(row, _)| row < 3)
+        });
+        // It stays for a while, whatever is typed.
+        nvim.type_keys("yz");
+        nvim.settle(Duration::from_secs(1));
+        assert!(nvim.screen_find("Pi proposes a change to a.txt").is_some());
+        assert_eq!(nvim.lines(0).len(), before.len());
+        nvim.wait_until("it to go", || {
+            nvim.screen_find("Pi proposes a change to a.txt").is_none_or(|(row, _)| row > 3)
+        });
+    }
+}
+
 /// A user in `u.txt`, an agent that is about to propose a change to `a.txt`.
 fn desk() -> Desk {
     let nvim = Nvim::builder()

@@ -333,6 +333,10 @@ fn the_switch_is_of_a_project_and_remembered_whenever_it_was_turned() {
     first.cmd("IdeShare on");
     first.cmd("IdeShare off");
     first.quit("qa!");
+    let unstarted = Nvim::builder().home(&first.home).cwd(&first.cwd).no_setup().start();
+    let known: bool = unstarted.lua("return require('gangway').share()", ());
+    assert!(!known && shown(&unstarted) == json!(false), "told before it runs");
+    unstarted.quit("qa!");
     let second = restart(&first, "always");
     let claude = Client::connect(&second, Dialect::Claude);
     claude.tool("getOpenEditors", json!({}));

@@ -103,7 +103,7 @@ pub enum MentionError {
     #[error("that agent is not connected any more")]
     Gone,
     /// It puts the current selection into its prompts by itself.
-    #[error("{0} takes no mentions: it reads the selection by itself, so select the lines instead")]
+    #[error("{0} reads your selection by itself: select the lines instead")]
     Unsupported(String),
 }
 

@@ -143,7 +143,8 @@ local function may_replace(win)
 end
 
 --- Shows `buf` and goes there: where it is shown already, else in the window the user is in or
---- came from, else in any normal one, else in a new one.
+--- came from, else in any normal one, else in a new one. Who is in a terminal's own mode stays there:
+--- they talk to what runs in it.
 local function show(buf)
   local wins = api.nvim_tabpage_list_wins(0)
   local current = api.nvim_get_current_win()
@@ -180,11 +181,14 @@ local function show(buf)
       vim.wo[target][name] = false
     end
   end
-  -- Insert and terminal mode would carry over, and what is typed next would land in the file.
-  if api.nvim_get_mode().mode:find("^[iRt]") then
-    vim.cmd.stopinsert()
+  local mode = api.nvim_get_mode().mode
+  if mode:sub(1, 1) ~= "t" then
+    -- Insert mode would carry over.
+    if mode:find("^[iR]") then
+      vim.cmd.stopinsert()
+    end
+    api.nvim_set_current_win(target)
   end
-  api.nvim_set_current_win(target)
   return target
 end
 
@@ -230,7 +234,7 @@ local function select(win, buf, found)
   local start, stop = found.start, found.stop
   api.nvim_win_set_cursor(win, { start[1] + 1, start[2] })
   local is_empty = start[1] == stop[1] and start[2] == stop[2]
-  if api.nvim_get_mode().mode == "n" and not is_empty then
+  if api.nvim_get_mode().mode == "n" and api.nvim_get_current_win() == win and not is_empty then
     local line, col = stop[1], stop[2]
     if vim.o.selection ~= "exclusive" then
       if col > 0 then
@@ -277,7 +281,9 @@ local function open(what)
         api.nvim_win_set_cursor(win, { line, 0 })
       end
       if found or what.line then
-        vim.cmd("normal! zvzz")
+        api.nvim_win_call(win, function()
+          vim.cmd("normal! zvzz")
+        end)
       end
     end)
     if not placed then

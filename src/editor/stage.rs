@@ -319,19 +319,25 @@ impl Stage {
     }
 
     fn may_come(&self, editor: &Rc<Editor>) -> Result<bool> {
-        let api = &editor.api;
-        let focus = editor.settings().focus;
-        let (mode, blocking) = api.mode()?;
-        if blocking || focus == Focus::Never {
-            return Ok(false);
+        match editor.settings().focus {
+            Focus::Never => Ok(false),
+            Focus::Auto => Self::may_move_user(editor, false),
+            Focus::Always => Self::may_move_user(editor, true),
         }
+    }
+
+    /// No key of the user's would go elsewhere than meant if another window became current now:
+    /// they are idle, or away. `at_once`: it will do that they are in a mode that can be left.
+    pub(crate) fn may_move_user(editor: &Editor, at_once: bool) -> Result<bool> {
+        let api = &editor.api;
+        let (mode, blocking) = api.mode()?;
         let command_window: String = api.func("getcmdwintype", ())?;
-        if !command_window.is_empty() {
+        if blocking || !command_window.is_empty() {
             return Ok(false);
         }
         let first = mode.chars().next().unwrap_or('n');
         let away = !editor.focused.get();
-        if focus == Focus::Always || away {
+        if at_once || away {
             return Ok(mode == "n" || matches!(first, 'i' | 't' | 'v' | 'V' | '\u{16}'));
         }
         let quiet = editor.quiet();

@@ -5,19 +5,23 @@
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
 use super::gate::Gate;
 use crate::agents::{BoxFuture, Document, Host, HostError, OpenFile, Opened};
 use crate::context::Snapshot;
+use crate::editor::stage::Stage;
 use crate::editor::watch::Feed;
 use crate::editor::{Bridge, Editor};
 use crate::review::ReviewId;
 
 /// Claude Code gives up on diagnostics after three answers slower than half a second.
 const SNAPSHOT_PATIENCE: Duration = Duration::from_millis(300);
+/// How long a file that an agent opens waits for the user to be idle; then it is only loaded.
+const IDLE_PATIENCE: Duration = Duration::from_secs(2);
+const IDLE_LOOK: Duration = Duration::from_millis(50);
 /// Opening and saving may wait for a prompt to be answered, but not for ever.
 const ACTION_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -52,11 +56,14 @@ impl Host for EditorHost {
     fn open_file(&self, what: OpenFile) -> BoxFuture<'_, Result<Option<Opened>, HostError>> {
         Box::pin(async move {
             let path = what.path.clone();
-            let open = move |editor: &Rc<Editor>| {
-                let documents = editor.documents()?;
-                documents.open_file(&editor.api.lua, &what)
+            let patience = Instant::now() + IDLE_PATIENCE;
+            let opened = loop {
+                let (what, late) = (what.clone(), Instant::now() >= patience);
+                if let Some(opened) = self.act(move |editor| open(editor, what, late)).await? {
+                    break opened;
+                }
+                tokio::time::sleep(IDLE_LOOK).await;
             };
-            let opened = self.act(open).await?;
             Ok(self.gate.tells(&path).await.then_some(opened))
         })
     }
@@ -112,4 +119,21 @@ impl Host for EditorHost {
             tokio::task::spawn_blocking(move || edited.text()).await.ok()
         })
     }
+}
+
+/// Opens a file, and shows it if the user's keys do not go astray by that. `None`: not now. `late`:
+/// what cannot be shown is loaded, and the user is told where it is.
+fn open(editor: &Rc<Editor>, mut what: OpenFile, late: bool) -> Result<Option<Opened>, String> {
+    let documents = editor.documents()?;
+    if what.make_frontmost && !Stage::may_move_user(editor, false).unwrap_or(false) {
+        if !late {
+            return Ok(None);
+        }
+        what.make_frontmost = false;
+        let name = editor.short_path(&what.path);
+        let opened = documents.open_file(&editor.api.lua, &what)?;
+        editor.api.notify(&format!("an agent has opened {name}; it is in the buffer list"), 2);
+        return Ok(Some(opened));
+    }
+    documents.open_file(&editor.api.lua, &what).map(Some)
 }

@@ -270,3 +270,38 @@ fn a_user_who_looks_at_another_application_finds_the_review_in_view() {
     desk.nvim.type_keys(" on\x1b");
     desk.nvim.wait_until("the sentence to go on", || desk.user_lines()[2] == "typing on");
 }
+
+#[test]
+fn d10_a_file_that_an_agent_opens_takes_no_key_of_the_users() {
+    for (begun, rest, becomes, typing) in [
+        ("ihello", " world dd", "hello world ddword1 word2", true),
+        ("RYY", "ZZdd", "YYZZddword2", true),
+        ("d", "w", "word2", false),
+    ] {
+        let Desk { nvim, agent } = desk();
+        let user: i64 = nvim.lua("return vim.api.nvim_get_current_buf()", ());
+        nvim.type_keys(begun);
+        let opening = agent.tool_request("openFile", json!({ "filePath": nvim.path("a.txt") }));
+        nvim.settle(Duration::from_millis(300));
+        nvim.type_keys(rest);
+        opening.wait();
+        let shown = if typing { "u.txt" } else { "a.txt" };
+        nvim.wait_until(shown, || nvim.eval("expand('%:t')") == json!(shown));
+        assert_eq!(nvim.lines(user)[0], becomes, "{begun}");
+        let opened = nvim.eval("bufnr('a.txt')").as_i64().unwrap();
+        assert_eq!(nvim.lines(opened).join("\n") + "\n", OLD, "{begun}");
+        let told = nvim.notifications();
+        assert_eq!(told.iter().any(|text| text.contains("has opened a.txt")), typing, "{told:?}");
+    }
+    // Who talks to an agent in a terminal goes on doing so.
+    let Desk { nvim, agent } = desk();
+    nvim.cmd("split | terminal cat");
+    nvim.type_keys("ihello\r");
+    agent.tool("openFile", json!({ "filePath": nvim.path("a.txt"), "startText": "gamma" }));
+    nvim.type_keys("more");
+    nvim.settle(Duration::from_millis(300));
+    assert_eq!(nvim.mode(), "t");
+    let shown = nvim.eval("win_findbuf(bufnr('a.txt'))")[0].clone();
+    let cursor = nvim.lua::<Vec<i64>>("return vim.api.nvim_win_get_cursor(...)", (shown,));
+    assert_eq!(cursor, [2, 0]);
+}

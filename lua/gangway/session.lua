@@ -1,11 +1,13 @@
--- Removes what a session saved during a review brings back: a tab page of empty panes.
+-- Removes what a session saved during a review brings back: a tab page of panes without a review.
 local M = {}
 
 local function is_relic(buf)
-  return vim.api.nvim_buf_get_name(buf):sub(1, 10) == 'gangway://' and vim.bo[buf].buftype == ''
+  if vim.api.nvim_buf_get_name(buf):sub(1, 10) ~= 'gangway://' then return false end
+  local native = package.loaded.gangway_native
+  return type(native) ~= 'table' or not native.is_pane(buf)
 end
 
---- Closes the windows of restored panes and wipes their buffers; live panes have a 'buftype'.
+--- Closes the windows of restored panes and wipes their buffers.
 function M.clean()
   for _, buf in ipairs(vim.api.nvim_list_bufs()) do
     if is_relic(buf) then

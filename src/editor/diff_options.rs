@@ -12,8 +12,8 @@ use crate::review::two_panes::TwoPanes;
 
 #[derive(Default)]
 pub(super) struct DiffOptions {
-    /// Before the first review put windows into diff mode.
-    scrollopt: RefCell<Option<String>>,
+    /// Before the first review put windows into diff mode, and whether windows of the user's were.
+    scrollopt: RefCell<Option<(String, bool)>>,
     /// Before the first review that is too large for some of it, and ours.
     diffopt: RefCell<Option<(String, String)>>,
 }
@@ -21,14 +21,16 @@ pub(super) struct DiffOptions {
 impl DiffOptions {
     /// The first review is about to be shown.
     pub fn begin(&self, api: &Api) {
-        *self.scrollopt.borrow_mut() = api.option("scrollopt", At::Global).ok();
+        let before = api.option("scrollopt", At::Global).ok();
+        let diffs = api.any_diff().unwrap_or(false);
+        *self.scrollopt.borrow_mut() = before.map(|before| (before, diffs));
     }
 
-    /// The last review has gone. The user's own diffs keep what `:diffthis` set for them.
+    /// The last review has gone. The user's own diffs keep what `:diffthis` set for them meanwhile.
     pub fn end(&self, api: &Api) {
         let before = self.scrollopt.borrow_mut().take();
-        if let Some(before) = before
-            && !api.any_diff().unwrap_or(true)
+        if let Some((before, diffs)) = before
+            && (diffs || !api.any_diff().unwrap_or(true))
             && let Err(error) = api.set_option("scrollopt", before, At::Global)
         {
             tracing::warn!("cannot restore 'scrollopt': {error}");

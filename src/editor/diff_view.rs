@@ -425,11 +425,16 @@ fn jump(editor: &Rc<Editor>, view: &Rc<View>, forward: bool) -> Result<()> {
     let start = |hunk: &Hunk| if in_new { hunk.new.start } else { hunk.old.start };
     let last = u32::try_from(api.line_count(api.win_buf(win)?)? - 1).unwrap_or(0);
     let starts = hunks.list.iter().map(|hunk| start(hunk).min(last));
-    let target = if forward {
-        starts.filter(|at| *at > line).min()
-    } else {
-        starts.filter(|at| *at < line).max()
-    };
+    let mut further: Vec<u32> =
+        starts.filter(|at| if forward { *at > line } else { *at < line }).collect();
+    further.sort_unstable();
+    if !forward {
+        further.reverse();
+    }
+    further.dedup();
+    let v: Table = api.lua.globals().get::<Table>("vim")?.get("v")?;
+    let count: usize = v.get("count1")?;
+    let target = further.get(count.min(further.len()).saturating_sub(1)).copied();
     match target {
         // `m'` as every jump does, so that '' leads back.
         Some(at) => {

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use nvim_oxi::mlua::{self, Function, Table, Value};
 
 use super::Editor;
-use super::api::{Api, Result, Win};
+use super::api::{Api, At, Result, Win};
 
 /// Commands that write many buffers at once, or a buffer on the way to another one: never a word
 /// about this one review.
@@ -42,10 +42,15 @@ struct Command {
     name: String,
     /// No argument and no range: it writes the whole buffer to its own name.
     bare: bool,
-    /// A user command whose work cannot be looked into (a Lua function).
+    /// A command whose work cannot be looked into (a Lua function).
     opaque: bool,
 }
 
+/// Commands that run what cannot be known; the plain texts in them are looked into.
+const OPAQUE: [&str; 5] = ["lua", "execute", "call", "eval", "normal"];
+/// Commands before which 'autowrite' writes.
+const AUTOWRITING: [&str; 8] =
+    ["make", "lmake", "grep", "lgrep", "!", "terminal", "suspend", "stop"];
 /// Commands that say "write this buffer".
 const WRITES: [&str; 5] = ["write", "wq", "xit", "exit", "update"];
 /// How many commands of one line, and user commands within user commands, are looked into.
@@ -247,12 +252,11 @@ impl Keys {
             let empty = |list: Option<Table>| list.is_none_or(|l| l.raw_len() == 0);
             let Ok(name) = parsed.get::<String>("cmd") else { return };
             let definition = self.definition(&name);
-            let opaque = definition.as_deref() == Some("");
+            let opaque = definition.as_deref() == Some("") || OPAQUE.contains(&name.as_str());
             let bare = empty(list("args")) && empty(list("range"));
-            let quoted = (name == "execute").then(|| list("args")).flatten();
-            let quoted = quoted.and_then(|args| quoted_text(&self.api.lua, &args));
+            let inside = opaque.then(|| list("args")).flatten();
             commands.push(Command { name, bare, opaque });
-            if let Some(text) = quoted {
+            for text in inside.map(|args| texts_in(&self.api.lua, &args)).unwrap_or_default() {
                 self.look_into(Value::String(text), commands);
             }
             if let Some(definition) = definition.filter(|text| !text.is_empty())
@@ -284,12 +288,25 @@ impl Keys {
         let many = commands.iter().any(is_about_many);
         // What a function will do nobody can know: it sees the proposal as what it is, not yet
         // written.
-        if kind == "lua" && writes && !many {
-            editor.stage.show_unwritten(editor, win)?;
-        } else if many || (kind != "lua" && writes) {
+        if kind == "lua" && !many {
+            if writes {
+                return editor.stage.show_unwritten(editor, win);
+            }
+            if !self.writes_on_the_way(&commands)? {
+                return Ok(());
+            }
+        }
+        if !commands.is_empty() {
             *self.state.command_line.borrow_mut() = Some(commands);
         }
         Ok(())
+    }
+
+    /// Commands that write what is modified only because of 'autowrite'.
+    fn writes_on_the_way(&self, commands: &[Command]) -> Result<bool> {
+        let on = |name: &str| self.api.option::<bool>(name, At::Global);
+        let by = |c: &Command| AUTOWRITING.contains(&c.name.as_str());
+        Ok(commands.iter().any(by) && (on("autowrite")? || on("autowriteall")?))
     }
 
     /// What a user command stands for; empty when that is a Lua function.
@@ -331,16 +348,26 @@ impl Keys {
     }
 }
 
-/// The text of `:execute 'text'`; `None` for anything that has to be evaluated first.
-fn quoted_text(lua: &mlua::Lua, args: &Table) -> Option<mlua::String> {
-    let args: Vec<mlua::String> = args.sequence_values().collect::<Result<_>>().ok()?;
-    let [text] = &args[..] else { return None };
-    let bytes = text.as_bytes();
-    let inner = [b'\'', b'"'].into_iter().find_map(|quote| {
-        let inner = bytes.strip_prefix(&[quote])?.strip_suffix(&[quote])?;
-        (!inner.contains(&quote)).then_some(inner)
-    });
-    inner.map(<[u8]>::to_vec).and_then(|inner| lua.create_string(inner).ok())
+/// The quoted texts in a command's arguments, and the commands of `vim.cmd.command()`.
+fn texts_in(lua: &mlua::Lua, args: &Table) -> Vec<mlua::String> {
+    let args = args.sequence_values::<mlua::String>().filter_map(Result::ok);
+    let args: Vec<Vec<u8>> = args.map(|arg| arg.as_bytes().to_vec()).collect();
+    let mut found = Vec::new();
+    let all = args.join(&b' ');
+    let mut rest = &all[..];
+    while let Some((first, after)) = rest.split_first() {
+        rest = after;
+        if matches!(first, b'\'' | b'"')
+            && let Some(end) = after.iter().position(|byte| byte == first)
+        {
+            found.push(&after[..end]);
+            rest = &after[end + 1..];
+        } else if let Some(name) = rest.strip_prefix(b"md.").filter(|_| *first == b'c') {
+            let end = name.iter().position(|byte| !byte.is_ascii_alphabetic());
+            found.push(&name[..end.unwrap_or(name.len())]);
+        }
+    }
+    found.into_iter().filter_map(|text| lua.create_string(text).ok()).collect()
 }
 
 fn is_about_many(command: &Command) -> bool {

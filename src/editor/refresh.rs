@@ -21,6 +21,7 @@ use nvim_oxi::mlua::{self, Table};
 use super::api::{Buf, Result, Win};
 use super::bridge::Due;
 use super::{Bridge, Editor};
+use crate::files;
 use crate::review::hunks::kept_lines_within;
 
 /// Writes come in bursts (truncate, write, close; or create, rename).
@@ -31,7 +32,7 @@ const LINGER: Duration = Duration::from_secs(60);
 const FOLLOW_BYTES: usize = 2 << 20;
 /// The same if finding that text takes longer; Neovim waits for it.
 const FOLLOW_PATIENCE: Duration = Duration::from_millis(80);
-/// How often a reload that the command-line window holds up is tried again.
+/// How often a reload that the user's mode holds up is tried again.
 const RETRY: Duration = Duration::from_millis(100);
 /// More directories than this are not watched; Neovim's own check on focus still applies.
 const MAX_DIRS: usize = 512;
@@ -207,12 +208,18 @@ fn make_watcher(
             let (shared, bridge) = (Arc::clone(&shared), bridge.clone());
             runtime.spawn(async move {
                 tokio::time::sleep(SETTLE).await;
-                let (changed, bufs) = {
-                    let mut state = lock(&shared);
-                    let changed = std::mem::take(&mut state.changed);
-                    let bufs = changed.iter().filter_map(|path| state.buffers.get(path)).flatten();
-                    let bufs: Vec<Buf> = bufs.copied().collect();
-                    (changed, bufs)
+                let changed = std::mem::take(&mut lock(&shared).changed);
+                // Neovim would wait for somebody to write into a pipe.
+                let plain = |path: &&PathBuf| files::check_plain(path, true).is_ok();
+                let readable: Vec<&PathBuf> = changed.iter().filter(plain).collect();
+                let bufs: Vec<Buf> = {
+                    let state = lock(&shared);
+                    readable
+                        .iter()
+                        .filter_map(|path| state.buffers.get(*path))
+                        .flatten()
+                        .copied()
+                        .collect()
                 };
                 bridge.post(move |editor| {
                     editor.stage.disk_changed(editor, &changed);
@@ -238,8 +245,13 @@ fn reload(editor: &Rc<Editor>, buf: Buf) -> Result<()> {
     if !api.buf_loaded(buf) || editor.stage.is_pane(buf) {
         return Ok(());
     }
-    // `:checktime` is not allowed there.
-    if !api.func::<String>("getcmdwintype", ())?.is_empty() {
+    // `:checktime` is not allowed in the command-line window; and what the user has selected, or an
+    // operator waits for, are lines by their numbers.
+    let (mode, _) = api.mode()?;
+    let counts =
+        mode.starts_with("no") || mode.starts_with(['v', 'V', '\u{16}', 's', 'S', '\u{13}']);
+    let held = counts && api.win_buf(api.current_win()?)? == buf;
+    if held || !api.func::<String>("getcmdwintype", ())?.is_empty() {
         editor.after(RETRY, move |editor| reload_or_warn(editor, buf));
         return Ok(());
     }

@@ -6,7 +6,8 @@ local buf = ...
 -- it is an encoding that only the user can have named.
 local function choice()
   local bo = vim.bo[buf]
-  if bo.modified then return '' end
+  -- A deleted file is no reason to empty the buffer, which may be the last to hold the text.
+  if bo.modified or vim.v.fcs_reason == 'deleted' then return '' end
   local found = { '', 'utf-8', vim.o.encoding, unpack(vim.split(vim.go.fileencodings, ',')) }
   return (bo.bomb or vim.tbl_contains(found, bo.fileencoding)) and 'edit' or 'reload'
 end

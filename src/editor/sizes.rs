@@ -1,10 +1,12 @@
-//! The sizes of the user's windows, and how they come back.
+//! The sizes and views of the user's windows, and how they come back.
 //!
 //! Neovim's thread. The tab line comes with our first tab page and goes with the last; Neovim takes
 //! its row from some window and gives it back to another, so that windows squeezed to a line each
-//! do not come back alone.
+//! do not come back alone; and a window whose cursor was in its first row scrolls for it.
 
-use super::api::{Api, Result, Tab, Win};
+use nvim_oxi::mlua::{Table, Value};
+
+use super::api::{Api, Buf, Result, Tab, Win};
 
 #[derive(Debug, PartialEq, Eq)]
 struct Sizes {
@@ -38,43 +40,97 @@ pub(super) struct Kept {
     before: Sizes,
     /// After it had opened.
     since: Sizes,
+    views: Vec<Scrolled>,
+}
+
+/// Where a window is scrolled to.
+#[derive(PartialEq, Eq)]
+struct Scrolled {
+    win: Win,
+    buf: Buf,
+    changedtick: i64,
+    cursor: (i64, i64),
+    /// 1-based.
+    topline: i64,
+}
+
+impl Scrolled {
+    fn of(api: &Api, win: Win) -> Result<Self> {
+        let buf = api.win_buf(win)?;
+        let (changedtick, cursor) = (api.changedtick(buf)?, api.cursor(win)?);
+        Ok(Self { win, buf, changedtick, cursor, topline: topline(api, win)? })
+    }
+
+    fn restore(&self, api: &Api) -> Result<()> {
+        if !api.win_valid(self.win) || topline(api, self.win)? == self.topline {
+            return Ok(());
+        }
+        let view = api.opts([("topline", Value::Integer(self.topline))])?;
+        api.in_win(self.win, move |api| api.func("winrestview", view))
+    }
+}
+
+fn topline(api: &Api, win: Win) -> Result<i64> {
+    let info: Vec<Table> = api.func("getwininfo", win)?;
+    info.first().map_or(Ok(1), |info| info.get("topline"))
 }
 
 impl Kept {
     /// Opens what changes the room for the user's windows.
     pub fn around<T>(api: &Api, open: impl FnOnce() -> T) -> (T, Option<Self>) {
-        let before = api.current_tab().and_then(|tab| Ok((tab, Sizes::of(api, tab)?)));
+        let before = api.current_tab().and_then(|tab| {
+            let before = Sizes::of(api, tab)?;
+            let views = before.wins.iter().map(|(win, ..)| Scrolled::of(api, *win));
+            let views = views.collect::<Result<Vec<_>>>()?;
+            Ok((tab, before, views))
+        });
         let opened = open();
-        let kept = before.and_then(|(tab, before)| {
+        let kept = before.and_then(|(tab, before, views)| {
             let since = Sizes::of(api, tab)?;
-            Ok(Self { tab, before, since })
+            Ok(Self { tab, before, since, views })
         });
         (opened, kept.ok())
     }
 
-    /// Nobody has changed them meanwhile.
-    pub fn untouched(&self, api: &Api) -> bool {
-        Sizes::of(api, self.tab).is_ok_and(|now| now == self.before || now == self.since)
+    /// What nobody has changed meanwhile; `None` if somebody has changed the sizes.
+    pub fn untouched(&self, api: &Api) -> Option<Untouched<'_>> {
+        let now = Sizes::of(api, self.tab).ok()?;
+        let same = |view: &&Scrolled| Scrolled::of(api, view.win).is_ok_and(|now| now == **view);
+        let views = self.views.iter().filter(same);
+        (now == self.before || now == self.since)
+            .then(|| Untouched { kept: self, views: views.collect() })
     }
 
-    /// Brings them back, once there is the same room for the same windows.
-    pub fn restore(&self, api: &Api) -> Result<()> {
+    fn restore(&self, api: &Api, views: &[&Scrolled]) -> Result<()> {
         let _quiet = api.quiet()?;
         // A change of one window takes from its neighbour, which has its turn after it.
         for _ in 0..3 {
             let now = Sizes::of(api, self.tab)?;
             let wins = |sizes: &Sizes| sizes.wins.iter().map(|(win, ..)| *win).collect::<Vec<_>>();
-            if now == self.before
-                || now.rows != self.before.rows
-                || wins(&now) != wins(&self.before)
-            {
+            if now.rows != self.before.rows || wins(&now) != wins(&self.before) {
                 return Ok(());
+            }
+            if now == self.before {
+                break;
             }
             for (win, height, width) in &self.before.wins {
                 api.call::<()>("nvim_win_set_height", (*win, *height))?;
                 api.call::<()>("nvim_win_set_width", (*win, *width))?;
             }
         }
-        Ok(())
+        views.iter().try_for_each(|view| view.restore(api))
+    }
+}
+
+/// Taken before a review's windows go.
+pub(super) struct Untouched<'a> {
+    kept: &'a Kept,
+    views: Vec<&'a Scrolled>,
+}
+
+impl Untouched<'_> {
+    /// Brings all back, once there is the same room for the same windows.
+    pub fn restore(&self, api: &Api) -> Result<()> {
+        self.kept.restore(api, &self.views)
     }
 }

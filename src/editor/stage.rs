@@ -123,9 +123,10 @@ impl Stage {
             if withdrawn && view.edited(&editor.api) {
                 recover::keep(editor, &view);
             }
-            if withdrawn && is_typing_in(editor, &view) {
+            if withdrawn && (is_typing_in(editor, &view) || in_command_window(editor)) {
                 // What the user types goes on into the pane, which is of no account any more; their
-                // own window would take the keys for commands.
+                // own window would take the keys for commands. And nothing closes while the
+                // command-line window is open.
                 view.decided.set(true);
                 self.leaving.borrow_mut().push(view);
             } else {
@@ -486,7 +487,8 @@ impl Stage {
 
     /// The buffer numbers of every pane: never "the active file", never reloaded.
     pub fn is_pane(&self, buf: Buf) -> bool {
-        self.views.borrow().iter().any(|view| view.bufs().any(|mine| mine == buf))
+        let holds = |view: &Rc<View>| view.bufs().any(|mine| mine == buf);
+        self.views.borrow().iter().any(holds) || self.leaving.borrow().iter().any(holds)
     }
 
     /// It has arrived here: shown, standing ready, or waiting for a mode that lets it be opened.
@@ -506,7 +508,7 @@ impl Stage {
         let all = std::mem::take(&mut *self.leaving.borrow_mut());
         let some = !all.is_empty();
         for view in all {
-            if !now && is_typing_in(editor, &view) {
+            if !now && (is_typing_in(editor, &view) || in_command_window(editor)) {
                 self.leaving.borrow_mut().push(view);
             } else {
                 view.close(editor);
@@ -616,6 +618,7 @@ impl Stage {
     pub(super) fn turn_ended(&self, editor: &Rc<Editor>, win: Win, says_write: bool) {
         for view in self.views() {
             view.show_written(editor);
+            view.dismiss_if_closed(editor);
         }
         if says_write
             && let Some(view) = self.written_in(editor, win)
@@ -696,6 +699,10 @@ fn may_open_behind(editor: &Rc<Editor>) -> bool {
         tracing::warn!("cannot tell the mode: {error}");
         false
     })
+}
+
+fn in_command_window(editor: &Editor) -> bool {
+    editor.api.func::<String>("getcmdwintype", ()).is_ok_and(|kind| !kind.is_empty())
 }
 
 /// The user is in one of the panes and in the middle of something.

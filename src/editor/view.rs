@@ -414,8 +414,8 @@ impl View {
         }
     }
 
-    /// A window closes. The last one of a pane is the user's "no", unless they typed `:x` or `:wq`
-    /// on an unmodified proposal, which closes without a write event.
+    /// A window closes. The last one of a pane is the user's "no", and any one of the proposal their
+    /// "yes" if they typed `:x` or `:wq` there: on an unmodified one that fires no write event.
     fn win_closing(&self, editor: &Rc<Editor>, closing: Win) -> Result<()> {
         let api = &editor.api;
         if self.decided.get() || self.closed.get() || !api.win_valid(closing) {
@@ -425,9 +425,6 @@ impl View {
         if !self.bufs().any(|mine| mine == buf) {
             return Ok(());
         }
-        if api.wins_of(buf)?.iter().any(|win| *win != closing) {
-            return Ok(());
-        }
         if buf == self.right
             && self.armed.get()
             && editor.keys.typed_in() == Some(closing)
@@ -435,7 +432,9 @@ impl View {
         {
             return self.accept(editor, false);
         }
-        self.dismiss(editor);
+        if !api.wins_of(buf)?.iter().any(|win| *win != closing) {
+            self.dismiss(editor);
+        }
         Ok(())
     }
 
@@ -478,7 +477,9 @@ impl View {
             return Ok(());
         }
         let modified: bool = editor.api.option("modified", At::Buf(self.right))?;
-        if modified { Ok(()) } else { self.accept(editor, false) }
+        // `nvim -m`: nothing is written, and no event says that it was to be.
+        let may_write: bool = editor.api.option("write", At::Global)?;
+        if modified && may_write { Ok(()) } else { self.accept(editor, false) }
     }
 
     /// A typed write would be taken for a verdict.
@@ -592,7 +593,8 @@ impl View {
             // The mode belongs to the pane and must not carry over into the user's window.
             let _ = api.command("stopinsert");
         }
-        let sizes = editor.stage.sizes().filter(|sizes| sizes.untouched(api));
+        let kept = editor.stage.sizes();
+        let sizes = kept.as_ref().and_then(|kept| kept.untouched(api));
         if let Some(origin) = &back
             && let Err(error) = api.set_current_win(origin.win)
         {
@@ -667,8 +669,12 @@ impl View {
     /// Closes its windows, except the last one of all, which cannot close.
     fn close_windows(&self, api: &Api) -> Option<Win> {
         let Ok(_quiet) = api.quiet() else { return None };
+        let ours = self.wins(api);
+        if let Err(error) = close_floats_with(api, &ours) {
+            tracing::warn!("cannot close floating windows: {error}");
+        }
         let mut last = None;
-        for win in self.wins(api) {
+        for win in ours {
             if api.win_close(win).is_err() && api.win_valid(win) {
                 last = Some(win);
             }
@@ -693,6 +699,9 @@ impl View {
             tracing::warn!("cannot leave window {}: {error}", win.0);
         }
         let Ok(_quiet) = api.quiet() else { return };
+        if let Err(error) = close_left_over(api, self.tab()) {
+            tracing::warn!("cannot close what is left of a tab page: {error}");
+        }
         for buf in self.bufs() {
             if api.buf_valid(buf)
                 && let Err(error) = api.delete_buf(buf)
@@ -767,6 +776,51 @@ impl View {
         winbar::draw(editor, self);
         Ok(())
     }
+}
+
+/// Sidebars and lists that open themselves in every tab page are no reason to keep ours.
+fn close_left_over(api: &Api, tab: Tab) -> Result<()> {
+    let tabs: Vec<Tab> = api.call("nvim_list_tabpages", ())?;
+    if tabs.len() < 2 || !tabs.contains(&tab) {
+        return Ok(());
+    }
+    let wins: Vec<Win> = api.call("nvim_tabpage_list_wins", tab)?;
+    for win in wins {
+        let kind: String = api.option("buftype", At::Buf(api.win_buf(win)?))?;
+        if !api.is_floating(win)? && matches!(kind.as_str(), "" | "help" | "terminal") {
+            return Ok(());
+        }
+    }
+    let number: i64 = api.call("nvim_tabpage_get_number", tab)?;
+    let cmd = api.opts([
+        ("cmd", "tabclose".into_lua(&api.lua)?),
+        ("args", vec![number.to_string()].into_lua(&api.lua)?),
+    ])?;
+    api.call::<Value>("nvim_cmd", (cmd, api.table()?)).map(drop)
+}
+
+/// Floating windows (a notification's, a preview's) of tab pages whose other windows are all among
+/// `going` close first: Neovim 0.10 and 0.11 crash when the last other window of a tab page behind
+/// closes and a floating one is left there.
+fn close_floats_with(api: &Api, going: &[Win]) -> Result<()> {
+    let mut tabs: Vec<Tab> = going.iter().filter_map(|win| api.win_tab(*win).ok()).collect();
+    tabs.sort_unstable();
+    tabs.dedup();
+    for tab in tabs {
+        let wins: Vec<Win> = api.call("nvim_tabpage_list_wins", tab)?;
+        let (mut floats, mut stays) = (Vec::new(), false);
+        for win in wins {
+            if api.is_floating(win)? {
+                floats.push(win);
+            } else {
+                stays |= !going.contains(&win);
+            }
+        }
+        for win in floats.into_iter().filter(|_| !stays) {
+            api.win_close(win)?;
+        }
+    }
+    Ok(())
 }
 
 /// Puts the user back into the mode they were taken from.

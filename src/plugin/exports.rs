@@ -17,6 +17,7 @@ use crate::context::paths::real_path;
 use crate::context::privacy::Share;
 use crate::disk::within;
 use crate::editor::Editor;
+use crate::editor::api::Buf;
 use crate::editor::stage::{Decision, describe};
 use crate::log;
 use crate::panic::catch;
@@ -83,6 +84,7 @@ fn build(lua: &Lua) -> mlua::Result<Table> {
             Ok(p.editor.stage.show(&p.editor, &crate::review::ReviewId(id.into())))
         }),
     )?;
+    set("is_pane", door(lua, "session", |p, buf| Ok(p.editor.stage.is_pane(Buf(buf)))))?;
     set("selected", door(lua, "send", |p, ()| p.editor.selected()))?;
     set("send", door(lua, "send", |p, options: Table| p.send(&options)))?;
     set("suggest", door(lua, "suggest", |p, (around, reply)| p.suggest(&around, reply)))?;

@@ -697,3 +697,222 @@ fn f13_what_is_no_plain_file_is_refused_at_once() {
     let pending = pi.open_diff("/dev/zero", "x\n");
     assert_eq!(pending.verdict_within(Duration::from_secs(2)), Verdict::Rejected);
 }
+
+const FLOAT: &str = "return vim.api.nvim_open_win(vim.api.nvim_create_buf(false, true), false,
+  { relative = 'editor', row = 1, col = 50, width = 20, height = 2 })";
+
+#[test]
+fn d21_a_notification_over_the_panes_does_not_take_neovim_along() {
+    for how in [":w<CR>", ":q!<CR>", "\\r", "withdrawn", "lost"] {
+        let nvim = editor();
+        let agent = Client::connect(&nvim, Dialect::Pi);
+        let pending = agent.open_diff(nvim.path("a.txt"), NEW);
+        let review = nvim.shown(&pending);
+        nvim.goto(review.right.win);
+        nvim.settle(ARMED);
+        nvim.lua::<Value>(FLOAT, json!([]));
+        match how {
+            "withdrawn" => agent.close_tab(&pending),
+            "lost" => agent.rst(),
+            keys => nvim.input(keys),
+        }
+        nvim.wait_until(&format!("{how}: the panes to go"), || nvim.panes().is_empty());
+        assert_eq!(nvim.eval("tabpagenr('$')"), json!(1), "{how}");
+    }
+    // And when a quit in the user's own window closes them for the moment.
+    let nvim = editor();
+    let agent = Client::connect(&nvim, Dialect::Pi);
+    let pending = agent.open_diff(nvim.path("a.txt"), NEW);
+    let review = nvim.shown(&pending);
+    nvim.goto(review.right.win);
+    nvim.lua::<Value>(FLOAT, json!([]));
+    nvim.cmd("tabfirst");
+    nvim.input(":q<CR>");
+    assert_eq!(nvim.wait_exit(Duration::from_secs(4)).code, Some(0));
+    assert_eq!(pending.verdict(), Verdict::Rejected);
+}
+
+#[test]
+fn d41_a_file_that_is_deleted_or_no_file_any_more_leaves_the_buffer_alone() {
+    let nvim = editor();
+    let _agent = Client::connect(&nvim, Dialect::Pi);
+    nvim.edit(nvim.path("a.txt"));
+    let buf: i64 = nvim.lua("return vim.api.nvim_get_current_buf()", ());
+    let before = nvim.lines(buf);
+    nvim.settle(Duration::from_millis(300));
+    std::fs::remove_file(nvim.path("a.txt")).unwrap();
+    nvim.settle(Duration::from_millis(500));
+    assert_eq!(nvim.lines(buf), before, "the last place that has the text");
+    nvim.write("a.txt", "again\n");
+    nvim.wait_until("the file that is back", || nvim.lines(buf) == ["again"]);
+    std::fs::remove_file(nvim.path("a.txt")).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(nvim.path("a.txt")).status().unwrap();
+    assert!(made.success());
+    nvim.settle(Duration::from_millis(500));
+    assert_eq!(nvim.lines(buf), ["again"], "and Neovim does not wait for the pipe");
+    nvim.write("b.txt", "one\n");
+    nvim.cmd("edit b.txt");
+}
+
+#[test]
+fn d41_what_the_user_has_selected_stays_those_lines_while_the_file_grows() {
+    let line = |i: usize| format!("line {i}\n");
+    let old: String = (0..40).map(line).collect();
+    for (keys, rest, left) in [("20GVj", "d", 48), ("20Gd", "d", 49)] {
+        let nvim = Nvim::builder().tty(24, 80).file("a.txt", &old).start();
+        let _agent = Client::connect(&nvim, Dialect::Pi);
+        let buf: i64 = nvim.lua("return vim.api.nvim_get_current_buf()", ());
+        nvim.settle(Duration::from_millis(300));
+        nvim.type_keys(keys);
+        nvim.settle(Duration::from_millis(100));
+        let new: String = (0..10).map(|i| format!("new {i}\n")).chain([old.clone()]).collect();
+        nvim.write("a.txt", &new);
+        nvim.settle(Duration::from_millis(400));
+        nvim.type_keys(rest);
+        nvim.settle(Duration::from_millis(300));
+        // A changed buffer is not reloaded: the user's edit counts.
+        let lines = nvim.lines(buf);
+        let taken = if rest == "d" && keys.contains('V') { 2 } else { 1 };
+        assert!([40 - taken, left].contains(&lines.len()), "{keys}: {} lines", lines.len());
+        assert!(lines.contains(&"line 18".into()) && lines.contains(&"line 21".into()), "{keys}");
+    }
+}
+
+#[test]
+fn d12_a_proposal_put_out_of_its_window_is_rejected() {
+    let nvim = Nvim::builder().write("b.txt", "b\n").file("a.txt", OLD).start();
+    let agent = Client::connect(&nvim, Dialect::Pi);
+    for keys in [
+        ":b! 1<CR>",
+        ":setlocal nowinfixbuf<CR>:edit! b.txt<CR>",
+        ":noautocmd q<CR>",
+        ":noautocmd close<CR>",
+        ":noautocmd only<CR>:noautocmd hide<CR>",
+    ] {
+        let pending = agent.open_diff(nvim.path("a.txt"), NEW);
+        let review = nvim.shown(&pending);
+        nvim.keys_in(&review.right, keys);
+        nvim.dismiss_prompts();
+        assert_eq!(pending.verdict(), Verdict::Rejected, "{keys}");
+        agent.close_tab(&pending);
+        nvim.wait_until(&format!("{keys}: the panes to go"), || nvim.panes().is_empty());
+        nvim.cmd("silent! tabonly | silent! only");
+    }
+}
+
+#[test]
+fn d14_a_write_and_quit_in_a_second_window_of_the_proposal_accepts() {
+    let nvim = editor();
+    let agent = Client::connect(&nvim, Dialect::Pi);
+    let pending = agent.open_diff(nvim.path("a.txt"), NEW);
+    let review = nvim.shown(&pending);
+    nvim.keys_in(&review.right, ":split<CR>:x<CR>");
+    assert_eq!(pending.verdict(), Verdict::Saved(NEW.into()));
+}
+
+#[test]
+fn d16_a_review_taken_back_while_the_command_line_window_is_open_goes_after_it() {
+    let nvim = Nvim::builder().tty(24, 80).file("a.txt", OLD).start();
+    let agent = Client::connect(&nvim, Dialect::Pi);
+    let pending = agent.open_diff(nvim.path("a.txt"), NEW);
+    let review = nvim.shown(&pending);
+    nvim.goto(review.right.win);
+    nvim.settle(ARMED);
+    nvim.type_keys("q:");
+    nvim.wait_until("the window", || nvim.eval("getcmdwintype()") == json!(":"));
+    agent.close_tab(&pending);
+    nvim.settle(Duration::from_millis(500));
+    nvim.type_keys(":q\r");
+    nvim.wait_until("the panes to go", || nvim.panes().is_empty());
+    assert_eq!(nvim.eval("tabpagenr('$')"), json!(1));
+}
+
+#[test]
+fn d16_a_sidebar_that_opens_itself_everywhere_does_not_keep_the_tab_page() {
+    let nvim = Nvim::builder()
+        .file("a.txt", OLD)
+        .after(
+            "vim.api.nvim_create_autocmd('TabEnter', { callback = vim.schedule_wrap(function()
+               vim.cmd('topleft 20vnew | setlocal buftype=nofile bufhidden=wipe winfixwidth')
+               vim.cmd('wincmd p')
+             end) })",
+        )
+        .start();
+    let agent = Client::connect(&nvim, Dialect::Pi);
+    let pending = agent.open_diff(nvim.path("a.txt"), NEW);
+    let review = nvim.shown(&pending);
+    nvim.settle(Duration::from_millis(200));
+    nvim.reject(&review);
+    assert_eq!(pending.verdict(), Verdict::Rejected);
+    nvim.wait_until("our tab page to go", || nvim.eval("tabpagenr('$')") == json!(1));
+}
+
+#[test]
+fn d39_a_session_with_all_options_restores_without_our_tab_page() {
+    let nvim = editor();
+    let agent = Client::connect(&nvim, Dialect::Pi);
+    let pending = agent.open_diff(nvim.path("a.txt"), NEW);
+    let review = nvim.shown(&pending);
+    nvim.goto(review.right.win);
+    nvim.cmd("set sessionoptions+=options,localoptions,globals,resize,winpos");
+    let session = nvim.path("session.vim");
+    nvim.cmd(&format!("mksession! {}", session.display()));
+    nvim.reject(&review);
+    let again = Nvim::builder().home(&nvim.home).cwd(&nvim.cwd).start();
+    again.cmd(&format!("silent! source {}", session.display()));
+    again.wait_until("our tab page to go", || again.eval("tabpagenr('$')") == json!(1));
+    let names: Vec<String> =
+        again.lua("return vim.tbl_map(vim.api.nvim_buf_get_name, vim.api.nvim_list_bufs())", ());
+    assert!(names.iter().all(|name| !name.contains("gangway://")), "{names:?}");
+    // The panes of a review that is there stay.
+    let agent = Client::connect(&again, Dialect::Pi);
+    let pending = agent.open_diff(again.path("a.txt"), NEW);
+    again.shown(&pending);
+    again.cmd("doautocmd SessionLoadPost");
+    again.settle(Duration::from_millis(100));
+    pending.assert_unanswered(Duration::from_millis(100));
+    assert_eq!(again.panes().len(), 2);
+}
+
+#[test]
+fn d34_a_window_whose_cursor_is_in_its_first_row_is_scrolled_as_before() {
+    let text: String = (0..300).map(|i| format!("line {i}\n")).collect();
+    let nvim = Nvim::builder().tty(24, 80).write("b.txt", OLD).file("a.txt", text).start();
+    let agent = Client::connect(&nvim, Dialect::Pi);
+    nvim.cmd("normal! 200Gzt");
+    nvim.settle(Duration::from_millis(200));
+    let topline = || nvim.eval("line('w0')");
+    assert_eq!(topline(), json!(200));
+    for accept in [true, false] {
+        let pending = agent.open_diff(nvim.path("b.txt"), NEW);
+        let review = nvim.shown(&pending);
+        if accept {
+            nvim.accept(&review)
+        } else {
+            nvim.reject(&review)
+        }
+        pending.wait();
+        agent.close_tab(&pending);
+        nvim.wait_until("the panes to go", || nvim.panes().is_empty());
+        nvim.settle(Duration::from_millis(200));
+        assert_eq!(topline(), json!(200));
+    }
+}
+
+#[test]
+fn d05_the_users_own_diff_keeps_scrolling_sideways_however_the_review_ends() {
+    for keys in [":q!<CR>", ":w<CR>", ":tabclose<CR>"] {
+        let nvim =
+            Nvim::builder().write("b.txt", "b\n").write("c.txt", "c\n").file("a.txt", OLD).start();
+        let agent = Client::connect(&nvim, Dialect::Pi);
+        nvim.cmd("edit b.txt | diffthis | vsplit c.txt | diffthis");
+        let before = nvim.eval("&scrollopt");
+        let pending = agent.open_diff(nvim.path("a.txt"), NEW);
+        let review = nvim.shown(&pending);
+        nvim.keys_in(&review.right, keys);
+        pending.wait();
+        nvim.wait_until("the panes to go", || nvim.right_panes().is_empty());
+        nvim.settle(Duration::from_millis(100));
+        assert_eq!(nvim.eval("&scrollopt"), before, "{keys}");
+    }
+}

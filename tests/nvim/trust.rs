@@ -172,6 +172,9 @@ const USERS_KEYS: &str = r#"
     map('n', 'ge', '<Cmd>exe "update"<CR>')
     map('n', 'gW', function() vim.cmd.wall() end)
     map('n', 'gE', function() require('my.saver').every() end)
+    vim.o.makeprg = 'true'
+    map('n', 'gm', '<Cmd>silent make<CR>')
+    map('n', 'gM', function() vim.cmd('silent make') end)
 "#;
 
 #[test]
@@ -180,7 +183,14 @@ fn the_users_own_write_mappings_accept_an_unedited_proposal() {
     let agent = Client::connect(&nvim, Dialect::Pi);
     let mappings =
         ["g1", "g2", "g3", "g4", "g5", "g6", "g7", "g8", "g9", "ga", "gb", "gc", "ge", "i<C-s>"];
-    let typed = [":update<CR>", ":exe 'w'<CR>", "q:iupdate<Esc><CR>", "q:ix<Esc><CR>", "q:iwq<CR>"];
+    let typed = [
+        ":update<CR>",
+        ":exe 'w'<CR>",
+        ":lua vim.cmd.w()<CR>",
+        "q:iupdate<Esc><CR>",
+        "q:ix<Esc><CR>",
+        "q:iwq<CR>",
+    ];
     for keys in mappings.into_iter().chain(typed) {
         let (pending, review) = reviewing(&nvim, &agent);
         nvim.keys_in(&review.right, keys);
@@ -203,7 +213,9 @@ fn mappings_that_close_an_unedited_proposal_reject_and_those_for_all_buffers_dec
     let (pending, review) = reviewing(&nvim, &agent);
     nvim.keys_in(&review.right, "gw");
     pending.assert_unanswered(Duration::from_millis(200));
-    for keys in ["Gox<Esc>gw", "gW", "gE", ":exe 'wall'<CR>"] {
+    nvim.cmd("set autowrite");
+    for keys in ["Gox<Esc>gw", "gW", "gE", ":exe 'wall'<CR>", ":lua vim.cmd.wall()<CR>", "gm", "gM"]
+    {
         nvim.keys_in(&review.right, keys);
         pending.assert_unanswered(Duration::from_millis(200));
         nvim.dismiss_prompts();

@@ -30,6 +30,9 @@ import terminal  # noqa: E402
 
 LIMIT = 120  # seconds for one Neovim
 NAME = "libgangway." + ("dylib" if sys.platform == "darwin" else "so")
+BEYOND = "99.0.0-dev"
+# Between releases the version tested is none that a plugin manager takes for one.
+RELEASE = "-" not in dist.version()
 NO_GIT_CONFIG = {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null"}
 FAKE_CARGO = """#!/bin/sh
 echo "   Compiling gangway v0.0.0" >&2
@@ -167,14 +170,17 @@ class Silent:
 
     def __init__(self):
         self.listener = socket.create_server(("127.0.0.1", 0))
+        self.listener.settimeout(terminal.PATIENCE)
         self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
+
+    def accept(self):
+        self.connection, _ = self.listener.accept()
+        self.connection.settimeout(10)
 
     def is_left(self):
         """Whether the client goes away."""
-        connection, _ = self.listener.accept()
-        connection.settimeout(10)
         try:
-            while connection.recv(65536):
+            while self.connection.recv(65536):
                 pass
         except (socket.timeout, ConnectionError) as e:
             return isinstance(e, ConnectionError)
@@ -246,12 +252,16 @@ class Case:
         self.commit(repo, "first")
         return repo
 
-    def commit(self, repo, text):
+    def commit(self, repo, text, beyond=False):
+        """A commit that is the release; or one beyond it, of a version that never is one."""
         with open(os.path.join(repo, "CHANGELOG.md"), "a", encoding="utf-8") as f:
             f.write(text + "\n")
+        with open(os.path.join(repo, "lua", "gangway", "version.lua"), "w", encoding="utf-8") as f:
+            f.write(f"return '{BEYOND if beyond else dist.version()}'\n")
         self.git("add", "-A", cwd=repo)
         self.git("-c", "user.name=t", "-c", "user.email=t@localhost", "commit", "-q", "-m", text, cwd=repo)
-        self.git("tag", "-f", "v" + dist.version(), cwd=repo)
+        if not beyond:
+            self.git("tag", "-f", "v" + dist.version(), cwd=repo)
 
     def init(self, text):
         config = os.path.join(self.folder, "home", "config", "nvim")
@@ -346,12 +356,13 @@ def cases(report, folder, nvim, library):
     refused("a release that is not there", it, it.run(URL=server.url + "/none"), "404")
     it = case("wrong checksum")
     refused("a wrong checksum", it, it.run(URL=wrong.url), "does not match its checksum", "Next:")
-    it = case("wrong checksum, cargo").cargo(f'cp "{library}" "$target/release/{NAME}"')
-    refused("a wrong checksum where cargo could build", it, it.run(URL=wrong.url), "does not match its checksum", "Next:")
-    it = case("between releases").versions("99.0.0-dev")
-    refused("between releases without cargo", it, it.run(), "99.0.0-dev", "between two releases", 'version = "*"')
-    it = case("between releases, cargo").versions("99.0.0-dev").cargo(f'cp "{library}" "$target/release/{NAME}"')
-    refused("between releases cargo builds", it, it.run(), f"build: it is version {dist.version()}, the plugin is 99.0.0-dev")
+    if RELEASE:  # else cargo builds in the first place
+        it = case("wrong checksum with cargo").cargo(f'cp "{library}" "$target/release/{NAME}"')
+        refused("a wrong checksum where cargo could build", it, it.run(URL=wrong.url), "does not match its checksum", "Next:")
+    it = case("between releases").versions(BEYOND)
+    refused("between releases without cargo", it, it.run(), BEYOND, "between two releases", 'version = "*"')
+    it = case("between releases with cargo").versions(BEYOND).cargo(f'cp "{library}" "$target/release/{NAME}"')
+    refused("between releases cargo builds", it, it.run(), f"build: it is version {dist.version()}, the plugin is {BEYOND}")
     server.cut = True
     it = case("half a download")
     refused("half a download", it, it.run(URL=server.url), "curl: (18)")
@@ -364,7 +375,7 @@ def cases(report, folder, nvim, library):
     refused("a build that leaves no library", it, it.run(URL=nowhere), "cargo built no library")
     it = case("strange machine")
     refused("a machine without releases", it, it.run(URL=server.url, MACHINE="mips"), "Plan9 mips")
-    it = case("no page").without("git")
+    it = case("no page").versions("99.0.0").without("git")
     refused("no releases page is known", it, it.run(), "vim.g.gangway_download_url")
 
     it = case("in dotfiles").cargo("exit 1")
@@ -406,10 +417,10 @@ def cases(report, folder, nvim, library):
     by_hand(report, case("by hand"), nowhere)
     silent(report, case("silent"), Silent())
 
-    plain_package(report, case("plain package"), server.url)
+    plain_package(report, case("plain package"), server.url, nowhere)
     like_lazy(report, case("like lazy"), server.url, nowhere)
     if supports(nvim, "vim.pack"):
-        vim_pack(report, case("vim.pack"), server.url)
+        vim_pack(report, case("vim.pack"), server.url, nowhere)
     else:
         print("skip vim.pack (this Neovim has none)")
     lazy = os.environ.get("GANGWAY_LAZY")
@@ -463,6 +474,7 @@ def silent(report, it, server):
     nvim.lua("vim.opt.rtp:prepend(vim.env.PLUGIN) vim.g.gangway_download_url = vim.env.URL")
     nvim.call("nvim_input", ":lua require('gangway.build').install()<CR>")
     terminal.wait_for("the name of what is downloaded", lambda: "downloading gangway-v" in nvim.text()[-1])
+    server.accept()
     nvim.call("nvim_input", "<C-c>")
     terminal.wait_for("a word about the interruption", lambda: any("interrupted; run it again" in x for x in nvim.text()))
     left = os.listdir(os.path.dirname(it.installed))
@@ -476,23 +488,37 @@ def silent(report, it, server):
 
 def supports(nvim, name):
     done = subprocess.run([nvim, "--clean", "--headless", f"+lua print({name} ~= nil)", "+qa!"], check=False,
+                          env=dict(os.environ, NVIM_LOG_FILE=os.devnull),
                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=LIMIT)
     return b"true" in done.stdout
 
 
-def plain_package(report, it, url):
-    """No plugin manager: a clone in a `pack` folder, README's one command, and :packadd."""
-    home = os.path.join(it.folder, "home", "data", "nvim", "site", "pack", "agents", "opt", "gangway.nvim")
-    os.makedirs(os.path.dirname(home))
-    it.git("clone", "-q", it.repository(), home)
-    it.init(f"vim.g.gangway_download_url = '{url}'")
+def readme(language, what):
+    """The block of README.md that has `what` in it."""
+    with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as f:
+        blocks = [block.split("```")[0] for block in f.read().split(f"```{language}\n")[1:]]
+    return next(block for block in blocks if what in block)
+
+
+def plain_package(report, it, url, nowhere):
+    """No plugin manager: README's lines in a shell, in an empty home."""
+    repo = it.repository()
+    it.commit(repo, "next", beyond=RELEASE)
+    user = os.path.join(it.folder, "home")
+    env = {"XDG_CONFIG_HOME": os.path.join(user, ".config"), "XDG_DATA_HOME": os.path.join(user, ".local", "share")}
+    lines = readme("sh", "git clone").replace(dist.package("repository"), f"file://{repo}")
+    lines = lines.replace("nvim -l", f"\"$PROGRAM\" --cmd \"let g:gangway_download_url = '{url}'\" -l")
+    done = subprocess.run(["sh", "-euc", lines], env=it.environment(PATH=os.environ["PATH"], PROGRAM=it.nvim, **NO_GIT_CONFIG, **env),
+                          cwd=it.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          timeout=LIMIT, check=False)
+    home = os.path.join(env["XDG_DATA_HOME"], "nvim", "site", "pack", "agents", "start", "gangway.nvim")
+    said = done.stdout.decode("utf-8", "replace") + it.start("--headless", *STARTS, **env)
+    report.check("README's lines for a shell install the newest release in an empty home", works(said, home), said)
     build = os.path.join(home, "build.lua")
-    said = it.start("--cmd", "let g:gangway_download_url = 'http://127.0.0.1:1'", "-l", build)
+    said = it.start("--cmd", f"let g:gangway_download_url = '{nowhere}'", "-l", build, **env)
     report.check("nvim -l build.lua says what is wrong", "ENDED 1" in said and "traceback" not in said and "Next:" in said, said)
-    said = it.start("--cmd", f"let g:gangway_download_url = '{url}'", "-l", build)
+    said = it.start("--cmd", f"let g:gangway_download_url = '{url}'", "-l", build, **env)
     report.check("nvim -l build.lua fetches the library", "the library is in" in said and "ENDED 0" in said, said)
-    said = it.start("--headless", "+packadd gangway.nvim", *STARTS)
-    report.check(":packadd finds plugin and library", works(said, home), said)
 
 
 def like_lazy(report, it, url, nowhere):
@@ -507,16 +533,20 @@ def like_lazy(report, it, url, nowhere):
     report.check("and a failure is one error of that task", said.count("BUILD FAILED") == 1 and "rustup.rs" in said, said)
 
 
-def vim_pack(report, it, url):
+def vim_pack(report, it, url, nowhere):
     """Neovim's own manager, with the hook that README shows."""
-    with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as f:
-        blocks = [block.split("```")[0] for block in f.read().split("```lua\n")[1:]]
-    hook = [block for block in blocks if "PackChanged" in block]
     repo = it.repository()
-    config = hook[0].replace(dist.package("repository"), f"file://{repo}")
-    config = config.replace("gangway.nvim\" })", "gangway.nvim\" }, { confirm = false })")
-    it.init(f"vim.g.gangway_download_url = '{url}'\n{config}")
+    it.commit(repo, "next", beyond=RELEASE)
+    config = readme("lua", "PackChanged").replace(dist.package("repository"), f"file://{repo}")
+    config = config.replace("\n})\nrequire", "\n}, { confirm = false })\nrequire")
+    if not RELEASE:
+        config = config.replace(', version = vim.version.range("*")', "")
+    it.init(f"vim.g.gangway_download_url = vim.g.gangway_download_url or '{url}'\n{config}")
     home = os.path.join(it.folder, "home", "data", "nvim", "site", "pack", "core", "opt", "gangway.nvim")
+    said = it.start("--headless", "--cmd", f"let g:gangway_download_url = '{nowhere}'", "+qa!")
+    report.check("what vim.pack's hook cannot install is a message, and no error of the hook",
+                 "Next:" in said and "Lua callback" not in said and "ENDED 0" in said, said)
+    shutil.rmtree(os.path.dirname(home))
     said = it.start("--headless", *STARTS)
     report.check("vim.pack installs from an empty home, with README's lines", works(said, home), said)
     before = os.stat(os.path.join(home, "lib", NAME)).st_ino
@@ -529,8 +559,10 @@ def real_lazy(report, it, url, lazy):
     """README's way: an empty home, lazy.nvim, and a git repository of the plugin."""
     home = os.path.join(it.folder, "home", "data", "nvim", "lazy", "gangway.nvim")
     repo, name = it.repository(), "/".join(dist.package("repository").split("/")[-2:])
+    it.commit(repo, "next", beyond=RELEASE)
 
     def spec(more):
+        more += ", version = '*'" if RELEASE else ""
         it.init(f"vim.opt.rtp:prepend('{lazy}')\nvim.g.gangway_download_url = '{url}'\n"
                 f"require('lazy').setup({{ {{ '{name}', url = 'file://{repo}', {more} }} }}, "
                 "{ rocks = { enabled = false }, change_detection = { enabled = false } })")

@@ -3,10 +3,8 @@
 local script = debug.getinfo(1, 'S').source:sub(2)
 local here = vim.fn.fnamemodify(script, ':p:h')
 pcall(vim.cmd.helptags, here .. '/doc')
-local ok, problem = pcall(dofile(here .. '/lua/gangway/build.lua').install)
-if ok then return end
-if (_G.arg or {})[0] == script then -- run by -l, which would put a traceback under it
-  io.stderr:write('\n', problem, '\n')
+local installed = dofile(here .. '/lua/gangway/build.lua').install()
+if not installed and (_G.arg or {})[0] == script then -- run by -l
+  io.stderr:write('\n') -- which messages do not end with
   os.exit(1)
 end
-error(problem, 0)

@@ -15,6 +15,7 @@ import glob
 import http.server
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -25,9 +26,13 @@ sys.path.insert(0, os.path.join(ROOT, "scripts"))
 
 import dist  # noqa: E402
 import elf  # noqa: E402
+import terminal  # noqa: E402
 
 LIMIT = 120  # seconds for one Neovim
 NAME = "libgangway." + ("dylib" if sys.platform == "darwin" else "so")
+BEYOND = "99.0.0-dev"
+# Between releases the version tested is none that a plugin manager takes for one.
+RELEASE = "-" not in dist.version()
 NO_GIT_CONFIG = {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null"}
 FAKE_CARGO = """#!/bin/sh
 echo "   Compiling gangway v0.0.0" >&2
@@ -41,10 +46,15 @@ if vim.env.URL ~= '' then vim.g.gangway_download_url = vim.env.URL end
 if vim.env.SUPPLIED then vim.g.gangway_library = vim.env.SUPPLIED end
 local real, busy = vim.uv.os_uname, vim.env.MACHINE
 if busy then vim.uv.os_uname = function() return { sysname = 'Plan9', machine = busy } end end
-local ok, err = pcall(dofile, vim.env.PLUGIN .. '/build.lua')
+local failure
+vim.notify = function(text, level)
+  print(text)
+  if level == vim.log.levels.ERROR then failure = text end
+end
+dofile(vim.env.PLUGIN .. '/build.lua')
 vim.uv.os_uname = real
-print(ok and 'INSTALLED' or 'FAILED ' .. tostring(err))
-if ok then
+print(failure and 'FAILED' or 'INSTALLED')
+if not failure then
   vim.g.gangway_library = vim.env.SUPPLIED
   local native, problem = require('gangway.native').load()
   print(native and 'LOADED ' .. native.path or problem)
@@ -85,6 +95,13 @@ assert(up(), 'does not start again')
 os.remove(vim.env.PLUGIN .. '/lib/' .. require('gangway.native').file_name)
 gangway.stop()
 print('STILL WORKS')
+"""
+# Two updates while one Neovim runs, which has had no reason yet to load the library.
+TWICE = """
+vim.opt.runtimepath:prepend(vim.env.PLUGIN)
+require('gangway.build').install()
+vim.fn.writefile({ "return '99.0.0'" }, vim.env.PLUGIN .. '/lua/gangway/version.lua')
+require('gangway.build').install()
 """
 # lazy.nvim as a plugin meets it, without its window: it clones, runs build.lua in a coroutine, in which
 # `lazy.async` tells what runs and yielding a text shows it, and calls setup() of the module named as the plugin with
@@ -148,6 +165,28 @@ class Server:
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
 
+class Silent:
+    """A server that takes connections, and says nothing."""
+
+    def __init__(self):
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.listener.settimeout(terminal.PATIENCE)
+        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
+
+    def accept(self):
+        self.connection, _ = self.listener.accept()
+        self.connection.settimeout(10)
+
+    def is_left(self):
+        """Whether the client goes away."""
+        try:
+            while self.connection.recv(65536):
+                pass
+        except (socket.timeout, ConnectionError) as e:
+            return isinstance(e, ConnectionError)
+        return True
+
+
 class Case:
     """One copy of the plugin, one home, one PATH."""
 
@@ -196,6 +235,12 @@ class Case:
             f.write(f"vim.g.gangway_download_url = '{url}'\n" + UPDATE)
         return self.start("--clean", "--headless", "-l", script, URL=url)
 
+    def versions(self, version):
+        """The plugin's files say another version."""
+        with open(os.path.join(self.plugin, "lua", "gangway", "version.lua"), "w", encoding="utf-8") as f:
+            f.write(f"return '{version}'\n")
+        return self
+
     def git(self, *argv, cwd=None):
         subprocess.run(["git", *argv], cwd=cwd, check=True, env=self.environment(PATH=os.environ["PATH"], **NO_GIT_CONFIG))
 
@@ -207,12 +252,16 @@ class Case:
         self.commit(repo, "first")
         return repo
 
-    def commit(self, repo, text):
+    def commit(self, repo, text, beyond=False):
+        """A commit that is the release; or one beyond it, of a version that never is one."""
         with open(os.path.join(repo, "CHANGELOG.md"), "a", encoding="utf-8") as f:
             f.write(text + "\n")
+        with open(os.path.join(repo, "lua", "gangway", "version.lua"), "w", encoding="utf-8") as f:
+            f.write(f"return '{BEYOND if beyond else dist.version()}'\n")
         self.git("add", "-A", cwd=repo)
         self.git("-c", "user.name=t", "-c", "user.email=t@localhost", "commit", "-q", "-m", text, cwd=repo)
-        self.git("tag", "-f", "v" + dist.version(), cwd=repo)
+        if not beyond:
+            self.git("tag", "-f", "v" + dist.version(), cwd=repo)
 
     def init(self, text):
         config = os.path.join(self.folder, "home", "config", "nvim")
@@ -282,6 +331,16 @@ def cases(report, folder, nvim, library):
     good("installing again puts a new file in its place", it, it.run(URL=server.url))
     report.check("and never writes to the one that may be in use", os.stat(it.installed).st_ino != before, "same inode")
 
+    left = [os.path.join(os.path.dirname(it.installed), name) for name in (".new-killed", ".new-at-work")]
+    for folder_left in left:
+        os.mkdir(folder_left)
+    os.utime(left[0], (0, 0))
+    said = it.run(URL=server.url)
+    report.check("what a killed installation left is removed, what one is at work on is not",
+                 "INSTALLED" in said and [os.path.exists(path) for path in left] == [False, True], said)
+
+    two_libraries(report, case("two libraries"), server.url, library)
+
     it = case("built").cargo(f'cp "{library}" "$target/release/{NAME}"')
     good("where there is no release, cargo builds", it, it.run(URL=server.url + "/none"), "building with cargo")
     it = case("offline").cargo(f'cp "{library}" "$target/release/{NAME}"')
@@ -296,7 +355,14 @@ def cases(report, folder, nvim, library):
     it = case("no such release")
     refused("a release that is not there", it, it.run(URL=server.url + "/none"), "404")
     it = case("wrong checksum")
-    refused("a wrong checksum", it, it.run(URL=wrong.url), "does not match its checksum")
+    refused("a wrong checksum", it, it.run(URL=wrong.url), "does not match its checksum", "Next:")
+    if RELEASE:  # else cargo builds in the first place
+        it = case("wrong checksum with cargo").cargo(f'cp "{library}" "$target/release/{NAME}"')
+        refused("a wrong checksum where cargo could build", it, it.run(URL=wrong.url), "does not match its checksum", "Next:")
+    it = case("between releases").versions(BEYOND)
+    refused("between releases without cargo", it, it.run(), BEYOND, "between two releases", 'version = "*"')
+    it = case("between releases with cargo").versions(BEYOND).cargo(f'cp "{library}" "$target/release/{NAME}"')
+    refused("between releases cargo builds", it, it.run(), f"build: it is version {dist.version()}, the plugin is {BEYOND}")
     server.cut = True
     it = case("half a download")
     refused("half a download", it, it.run(URL=server.url), "curl: (18)")
@@ -309,8 +375,19 @@ def cases(report, folder, nvim, library):
     refused("a build that leaves no library", it, it.run(URL=nowhere), "cargo built no library")
     it = case("strange machine")
     refused("a machine without releases", it, it.run(URL=server.url, MACHINE="mips"), "Plan9 mips")
-    it = case("no page").without("git")
+    it = case("no page").versions("99.0.0").without("git")
     refused("no releases page is known", it, it.run(), "vim.g.gangway_download_url")
+
+    it = case("in dotfiles").cargo("exit 1")
+    shutil.copy(os.path.join(ROOT, "Cargo.toml"), it.plugin)
+    it.git("init", "-q", cwd=it.folder)
+    it.git("remote", "add", "origin", "https://github.com/somebody/dotfiles", cwd=it.folder)
+    it.git("-c", "user.name=t", "-c", "user.email=t@localhost", "commit", "-q", "--allow-empty", "-m", "mine", cwd=it.folder)
+    good("a repository around the plugin is not taken for its own", it, it.run(URL=server.url))
+    said = it.start("--clean", "--headless", "--cmd", f"set rtp^={it.plugin.replace(' ', chr(92) + ' ')}",
+                    "+lua print(require('gangway.build').download_url())", "+qa!")
+    report.check("and releases are looked for where Cargo.toml says",
+                 dist.package("repository") + "/releases/download" in said, said)
 
     it = case("read-only")
     with open(os.path.join(it.plugin, "lib"), "w", encoding="utf-8"):
@@ -331,10 +408,19 @@ def cases(report, folder, nvim, library):
     report.check("an update under a running Neovim changes nothing in it",
                  "STILL WORKS" in said and "restart Neovim to use it" in said and "ENDED 0" in said, said)
 
-    plain_package(report, case("plain package"), server.url)
+    script = os.path.join(folder, "twice.lua")
+    with open(script, "w", encoding="utf-8") as f:
+        f.write(f"vim.g.gangway_download_url = '{server.url}'\n" + TWICE)
+    said = case("twice").start("--clean", "--headless", "-l", script)
+    report.check("a second update in one Neovim looks for its own version",
+                 "the library is in" in said and "/v99.0.0/" in said, said)
+    by_hand(report, case("by hand"), nowhere)
+    silent(report, case("silent"), Silent())
+
+    plain_package(report, case("plain package"), server.url, nowhere)
     like_lazy(report, case("like lazy"), server.url, nowhere)
     if supports(nvim, "vim.pack"):
-        vim_pack(report, case("vim.pack"), server.url)
+        vim_pack(report, case("vim.pack"), server.url, nowhere)
     else:
         print("skip vim.pack (this Neovim has none)")
     lazy = os.environ.get("GANGWAY_LAZY")
@@ -344,28 +430,95 @@ def cases(report, folder, nvim, library):
         print("skip the real lazy.nvim (GANGWAY_LAZY names no clone of it)")
 
 
+def two_libraries(report, it, url, library):
+    """An installed library, and one of another version that cargo made later."""
+    here = dist.version()
+    other = here.translate(str.maketrans("0123456789", "9876543210"))
+    with open(library, "rb") as f:
+        data = f.read().replace(here.encode(), other.encode())
+    cargos = os.path.join(it.plugin, "target", "release", NAME)
+    os.makedirs(os.path.dirname(cargos))
+    with open(cargos, "wb") as f:
+        f.write(data)
+    if sys.platform == "darwin":  # which runs nothing whose signature does not fit
+        subprocess.run(["codesign", "--force", "--sign", "-", cargos], check=True)
+    said = it.run(URL=url)
+    report.check("what is installed now is newer than what cargo made before", f"LOADED {it.installed}" in said, said)
+    os.utime(cargos)
+    os.utime(it.installed, (0, 0))
+    init = ["--clean", "--headless", "--cmd", f"set rtp^={it.plugin.replace(' ', chr(92) + ' ')}"]
+    helptags = f"+helptags {it.plugin.replace(' ', chr(92) + ' ')}/doc"
+    said = it.start(*init, helptags, *STARTS)
+    report.check("of two libraries the one that fits the plugin is loaded",
+                 works(said, it.plugin) and "ENDED 0" in said, said)
+    os.remove(it.installed)
+    said = it.start(*init, "+IdeStart", "+checkhealth gangway", "+%print", "+qa!")
+    report.check("where none fits, that is said, with the next step",
+                 said.count(f"the library is version {other}, the plugin is {here}") == 2  # the message, and :checkhealth
+                 and "ENDED 0" in said and "Run :lua" in said, said)
+    report.check("and :checkhealth's advice is one sentence that does not lead to :checkhealth",
+                 f"cargo build --release in {it.plugin}, then restart Neovim." in said and "tells more" not in said, said)
+
+
+def by_hand(report, it, nowhere):
+    said = it.start("--clean", "--headless", "--cmd", f"set rtp^={it.plugin.replace(' ', chr(92) + ' ')}",
+                    "--cmd", f"let g:gangway_download_url = '{nowhere}'",
+                    "+lua require('gangway.build').install()", "+qa!")
+    report.check("by hand, a failure is a message and no error of Lua's",
+                 "Next:" in said and "E5108" not in said and "traceback" not in said, said)
+
+
+def silent(report, it, server):
+    """A server that says nothing, at a terminal of 80 columns, and CTRL-C."""
+    nvim = terminal.Neovim([it.nvim, "--clean"], it.environment(URL=server.url), it.folder, 24, 80)
+    nvim.lua("vim.opt.rtp:prepend(vim.env.PLUGIN) vim.g.gangway_download_url = vim.env.URL")
+    nvim.call("nvim_input", ":lua require('gangway.build').install()<CR>")
+    terminal.wait_for("the name of what is downloaded", lambda: "downloading gangway-v" in nvim.text()[-1])
+    server.accept()
+    nvim.call("nvim_input", "<C-c>")
+    terminal.wait_for("a word about the interruption", lambda: any("interrupted; run it again" in x for x in nvim.text()))
+    left = os.listdir(os.path.dirname(it.installed))
+    report.check("a silent server: what is downloaded is on the screen, and CTRL-C ends it", not left and server.is_left(),
+                 "\n".join([*nvim.text(), f"in lib/: {left}"]))
+    nvim.quit()
+
+
 # ------------------------------------------------------------------------------------------------ plugin managers
 
 
 def supports(nvim, name):
     done = subprocess.run([nvim, "--clean", "--headless", f"+lua print({name} ~= nil)", "+qa!"], check=False,
+                          env=dict(os.environ, NVIM_LOG_FILE=os.devnull),
                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=LIMIT)
     return b"true" in done.stdout
 
 
-def plain_package(report, it, url):
-    """No plugin manager: a clone in a `pack` folder, README's one command, and :packadd."""
-    home = os.path.join(it.folder, "home", "data", "nvim", "site", "pack", "agents", "opt", "gangway.nvim")
-    os.makedirs(os.path.dirname(home))
-    it.git("clone", "-q", it.repository(), home)
-    it.init(f"vim.g.gangway_download_url = '{url}'")
+def readme(language, what):
+    """The block of README.md that has `what` in it."""
+    with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as f:
+        blocks = [block.split("```")[0] for block in f.read().split(f"```{language}\n")[1:]]
+    return next(block for block in blocks if what in block)
+
+
+def plain_package(report, it, url, nowhere):
+    """No plugin manager: README's lines in a shell, in an empty home."""
+    repo = it.repository()
+    it.commit(repo, "next", beyond=RELEASE)
+    user = os.path.join(it.folder, "home")
+    env = {"XDG_CONFIG_HOME": os.path.join(user, ".config"), "XDG_DATA_HOME": os.path.join(user, ".local", "share")}
+    lines = readme("sh", "git clone").replace(dist.package("repository"), f"file://{repo}")
+    lines = lines.replace("nvim -l", f"\"$PROGRAM\" --cmd \"let g:gangway_download_url = '{url}'\" -l")
+    done = subprocess.run(["sh", "-euc", lines], env=it.environment(PATH=os.environ["PATH"], PROGRAM=it.nvim, **NO_GIT_CONFIG, **env),
+                          cwd=it.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          timeout=LIMIT, check=False)
+    home = os.path.join(env["XDG_DATA_HOME"], "nvim", "site", "pack", "agents", "start", "gangway.nvim")
+    said = done.stdout.decode("utf-8", "replace") + it.start("--headless", *STARTS, **env)
+    report.check("README's lines for a shell install the newest release in an empty home", works(said, home), said)
     build = os.path.join(home, "build.lua")
-    said = it.start("--cmd", "let g:gangway_download_url = 'http://127.0.0.1:1'", "-l", build)
+    said = it.start("--cmd", f"let g:gangway_download_url = '{nowhere}'", "-l", build, **env)
     report.check("nvim -l build.lua says what is wrong", "ENDED 1" in said and "traceback" not in said and "Next:" in said, said)
-    said = it.start("--cmd", f"let g:gangway_download_url = '{url}'", "-l", build)
+    said = it.start("--cmd", f"let g:gangway_download_url = '{url}'", "-l", build, **env)
     report.check("nvim -l build.lua fetches the library", "the library is in" in said and "ENDED 0" in said, said)
-    said = it.start("--headless", "+packadd gangway.nvim", *STARTS)
-    report.check(":packadd finds plugin and library", works(said, home), said)
 
 
 def like_lazy(report, it, url, nowhere):
@@ -380,16 +533,20 @@ def like_lazy(report, it, url, nowhere):
     report.check("and a failure is one error of that task", said.count("BUILD FAILED") == 1 and "rustup.rs" in said, said)
 
 
-def vim_pack(report, it, url):
+def vim_pack(report, it, url, nowhere):
     """Neovim's own manager, with the hook that README shows."""
-    with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as f:
-        blocks = [block.split("```")[0] for block in f.read().split("```lua\n")[1:]]
-    hook = [block for block in blocks if "PackChanged" in block]
     repo = it.repository()
-    config = hook[0].replace(dist.package("repository"), f"file://{repo}")
-    config = config.replace("gangway.nvim\" })", "gangway.nvim\" }, { confirm = false })")
-    it.init(f"vim.g.gangway_download_url = '{url}'\n{config}")
+    it.commit(repo, "next", beyond=RELEASE)
+    config = readme("lua", "PackChanged").replace(dist.package("repository"), f"file://{repo}")
+    config = config.replace("\n})\nrequire", "\n}, { confirm = false })\nrequire")
+    if not RELEASE:
+        config = config.replace(', version = vim.version.range("*")', "")
+    it.init(f"vim.g.gangway_download_url = vim.g.gangway_download_url or '{url}'\n{config}")
     home = os.path.join(it.folder, "home", "data", "nvim", "site", "pack", "core", "opt", "gangway.nvim")
+    said = it.start("--headless", "--cmd", f"let g:gangway_download_url = '{nowhere}'", "+qa!")
+    report.check("what vim.pack's hook cannot install is a message, and no error of the hook",
+                 "Next:" in said and "Lua callback" not in said and "ENDED 0" in said, said)
+    shutil.rmtree(os.path.dirname(home))
     said = it.start("--headless", *STARTS)
     report.check("vim.pack installs from an empty home, with README's lines", works(said, home), said)
     before = os.stat(os.path.join(home, "lib", NAME)).st_ino
@@ -402,8 +559,10 @@ def real_lazy(report, it, url, lazy):
     """README's way: an empty home, lazy.nvim, and a git repository of the plugin."""
     home = os.path.join(it.folder, "home", "data", "nvim", "lazy", "gangway.nvim")
     repo, name = it.repository(), "/".join(dist.package("repository").split("/")[-2:])
+    it.commit(repo, "next", beyond=RELEASE)
 
     def spec(more):
+        more += ", version = '*'" if RELEASE else ""
         it.init(f"vim.opt.rtp:prepend('{lazy}')\nvim.g.gangway_download_url = '{url}'\n"
                 f"require('lazy').setup({{ {{ '{name}', url = 'file://{repo}', {more} }} }}, "
                 "{ rocks = { enabled = false }, change_detection = { enabled = false } })")

@@ -56,7 +56,8 @@ def compiles(nvim):
     with tempfile.NamedTemporaryFile("w", suffix=".lua", encoding="utf-8") as script:
         script.write(code)
         script.flush()
-        done = subprocess.run([nvim, "--clean", "--headless", "-l", script.name, *sorted(files)], cwd=ROOT,
+        env = dict(os.environ, NVIM_LOG_FILE=os.devnull)
+        done = subprocess.run([nvim, "--clean", "--headless", "-l", script.name, *sorted(files)], cwd=ROOT, env=env,
                               stdin=subprocess.DEVNULL, check=False)
     print(f"{len(files)} Lua files " + ("compile" if done.returncode == 0 else "were compiled"))
     return done.returncode == 0

@@ -2,7 +2,7 @@
 """Every check of the project, in the order that tells soonest. `make test` runs it.
 
 Format and lints, unit and integration tests, the release library, and with it the end-to-end tests in each Neovim that
-tests/nvim/fetch.py provides. Nothing runs twice. Goes on after a failure and tells all of them at the end; the last
+GANGWAY_NVIM names (several with `:`), or tests/nvim/fetch.py provides. Nothing runs twice. Goes on after a failure and tells all of them at the end; the last
 line is `N passed, N failed`, and the exit status is 1 when something failed, was not to be had, or ran no test.
 Arguments go to the end-to-end tests' program, which takes the name of a test or of a group (`review`).
 """
@@ -131,8 +131,10 @@ def built(argv, kind, name):
 
 def neovims(report):
     report.step("Neovims to test in")
-    fetch = subprocess.run([sys.executable, os.path.join(ROOT, "tests", "nvim", "fetch.py")], cwd=ROOT,
-                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=False)
+    argv = [sys.executable, os.path.join(ROOT, "tests", "nvim", "fetch.py")]
+    for path in filter(None, os.environ.get("GANGWAY_NVIM", "").split(os.pathsep)):
+        argv += ["--named", path]
+    fetch = subprocess.run(argv, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=False)
     found = [line.split("\t", 1) for line in fetch.stdout.decode().splitlines()]
     for version, path in found:
         print(f"{version}\t{path}", flush=True)

@@ -9,11 +9,13 @@ local M = {}
 -- a plugin that is only just installed may not be on the runtimepath.
 local here = vim.fn.fnamemodify(debug.getinfo(1, 'S').source:sub(2), ':p:h')
 local native = dofile(here .. '/native.lua')
-local version = dofile(here .. '/version.lua')
 local root = native.root
+local version -- as it is when install() begins: an update may come later in the same Neovim
 
-local DOWNLOAD_SECONDS = 300
+local DOWNLOAD_SECONDS = 240
+local RETRY_SECONDS = 60 -- later than this no further try is begun
 local CHECK_MS = 30000
+local ABANDONED_SECONDS = 3600
 
 --------------------------------------------------------------------------------- waiting, telling
 
@@ -30,29 +32,37 @@ local function say(message)
     coroutine.yield(message)
   else
     vim.notify('gangway: ' .. message, vim.log.levels.INFO)
-    if #vim.api.nvim_list_uis() > 0 then vim.cmd.redraw() end
   end
 end
 
+--- What goes on, while it goes on. One line: of a longer one nothing would be seen but a prompt.
+---@param message string
+local function progress(message)
+  if lazy_async() or #vim.api.nvim_list_uis() == 0 then return say(message) end
+  say(vim.fn.strcharpart(message, 0, vim.v.echospace - #'gangway: '))
+  vim.cmd.redraw()
+end
+
 ---@param done fun(): boolean
+---@return boolean interrupted by CTRL-C
 local function wait_until(done)
   local async = lazy_async()
-  if not async then
-    while not done() do
-      vim.wait(200, done, 20)
-    end
-    return
-  end
   while not done() do
-    async.sleep(50)
+    if async then
+      async.sleep(50)
+    else
+      local _, why = vim.wait(200, done, 20)
+      if why == -2 then return true end
+    end
   end
+  return false
 end
 
 ---@class gangway.build.Result
 ---@field code integer
 ---@field output string both streams
 
---- Runs a program to its end; nil if there is no such program.
+--- Runs a program to its end; nil if there is no such program. CTRL-C ends it, and raises.
 ---@param argv string[]
 ---@param opts { cwd: string?, env: table?, timeout: integer?, on_line: fun(line: string)? }?
 ---@return gangway.build.Result?
@@ -64,7 +74,7 @@ local function run(argv, opts)
     if not data then return end
     chunks[#chunks + 1], fresh[#fresh + 1] = data, data
   end
-  local started, problem = pcall(vim.system, argv, {
+  local started, process = pcall(vim.system, argv, {
     cwd = opts.cwd,
     env = opts.env,
     timeout = opts.timeout,
@@ -72,8 +82,8 @@ local function run(argv, opts)
     stdout = take,
     stderr = take,
   }, function(ended) result = ended end)
-  if not started then return { code = 126, output = tostring(problem) } end
-  wait_until(function()
+  if not started then return { code = 126, output = tostring(process) } end
+  local interrupted = wait_until(function()
     if opts.on_line and #fresh > 0 then
       local line = table.concat(fresh):match('.*\n([^\n]*%S[^\n]*)\n')
       if line then
@@ -83,6 +93,11 @@ local function run(argv, opts)
     end
     return result ~= nil
   end)
+  if interrupted then
+    process:kill('sigterm')
+    process:wait(2000)
+    error('gangway: interrupted; run it again', 0)
+  end
   return { code = result.code == 0 and result.signal or result.code, output = table.concat(chunks) }
 end
 
@@ -180,14 +195,23 @@ function M.target()
   return cpu .. '-unknown-linux-' .. (musl and 'musl' or 'gnu'), machine
 end
 
+--- What git says of the plugin's own repository; nil where it has none. One around it, of a user's
+--- dotfiles, has other remotes and tags.
+---@return string?
+local function git(...)
+  local said = run({ 'git', '--git-dir', root .. '/.git', ... })
+  return said and said.code == 0 and vim.trim(said.output) or nil
+end
+
 --- Where releases are: `vim.g.gangway_download_url`, else the releases page of the repository that
---- the plugin was cloned from.
+--- the plugin was cloned from, or that Cargo.toml names where it was not cloned.
 ---@return string?
 function M.download_url()
-  local set = vim.g.gangway_download_url
-  if set and set ~= '' then return (set:gsub('/+$', '')) end
-  local remote = run({ 'git', '-C', root, 'remote', 'get-url', 'origin' })
-  local address = remote and remote.code == 0 and vim.trim(remote.output) or ''
+  local set = vim.g.gangway_download_url or ''
+  if set ~= '' then return (set:gsub('/+$', '')) end
+  local address = git('remote', 'get-url', 'origin')
+    or (read(root .. '/Cargo.toml') or ''):match('\nrepository = "([^"]+)"')
+    or ''
   local owner, name = address:match('github%.com[:/]+([%w._-]+)/([%w._-]+)$')
   return name and ('https://github.com/%s/%s/releases/download'):format(owner, (name:gsub('%.git$', ''))) or nil
 end
@@ -195,9 +219,8 @@ end
 --- The checkout is something else than the release of its version: its library must be built.
 local function is_between_releases()
   if version:find('-', 1, true) then return true end
-  local tags = run({ 'git', '-C', root, 'tag', '--points-at', 'HEAD' })
-  if not tags or tags.code ~= 0 then return false end
-  return not vim.tbl_contains(vim.split(vim.trim(tags.output), '\n'), 'v' .. version)
+  local tags = git('tag', '--points-at', 'HEAD')
+  return tags ~= nil and not vim.tbl_contains(vim.split(tags, '\n'), 'v' .. version)
 end
 
 ---------------------------------------------------------------------------------------- installing
@@ -229,12 +252,16 @@ function M.check(path)
   return 'it cannot be loaded here: ' .. why
 end
 
---- Makes lib/ and a private folder in it.
+--- Makes lib/ and a private folder in it; removes what an install() that was killed has left there.
 ---@return string? folder
 ---@return string? problem
 local function work_folder()
   local lib = root .. '/lib'
   vim.uv.fs_mkdir(lib, 493)
+  for name in vim.fs.dir(lib) do
+    local left = vim.startswith(name, '.new-') and vim.uv.fs_stat(lib .. '/' .. name)
+    if left and os.time() - left.mtime.sec > ABANDONED_SECONDS then vim.fn.delete(lib .. '/' .. name, 'rf') end
+  end
   local folder, problem = vim.uv.fs_mkdtemp(lib .. '/.new-XXXXXX')
   if folder then return folder end
   return nil,
@@ -249,6 +276,8 @@ end
 local function put(path)
   local problem = M.check(path)
   if problem then return problem end
+  -- tar keeps the time of packing, and of two libraries the newer one is loaded (native.lua).
+  vim.uv.fs_utime(path, os.time(), os.time())
   local ok, err = vim.uv.fs_rename(path, root .. '/lib/' .. native.file_name)
   if not ok then return 'cannot be put into lib/: ' .. tostring(err) end
 end
@@ -256,8 +285,10 @@ end
 --- One file by curl.
 ---@return string? problem
 local function fetch(url, path)
-  local argv = { 'curl', '--fail', '--location', '--silent', '--show-error', '--retry', '2', '--connect-timeout', '15' }
-  vim.list_extend(argv, { '--max-time', tostring(DOWNLOAD_SECONDS), '--output', path })
+  local argv = { 'curl', '--fail', '--location', '--silent', '--show-error', '--connect-timeout', '15' }
+  -- A server that has fallen silent is given up long before the time for a slow download is over.
+  vim.list_extend(argv, { '--speed-limit', '1024', '--speed-time', '20', '--max-time', tostring(DOWNLOAD_SECONDS) })
+  vim.list_extend(argv, { '--retry', '2', '--retry-max-time', tostring(RETRY_SECONDS), '--output', path })
   -- What began encrypted stays so.
   if vim.startswith(url, 'https://') then vim.list_extend(argv, { '--proto', '=https' }) end
   local result = run(vim.list_extend(argv, { '--', url }))
@@ -265,21 +296,34 @@ local function fetch(url, path)
   if result.code ~= 0 then return ('%s: %s'):format(url, last_lines(result.output, 1)) end
 end
 
----@return string? problem nil when the library is in its place
+---@return string? problem nil when the library is in its place; a wrong checksum is raised
 local function download(folder)
   local target, machine = M.target()
   if not target then return 'no library is released for ' .. machine end
+  if version:find('-', 1, true) and (vim.g.gangway_download_url or '') == '' then
+    return ('this is %s, between two releases: install Rust, or take a release (version = "*" in lazy.nvim)'):format(
+      version
+    )
+  end
   local base = M.download_url()
   if not base then return 'no releases page is known (vim.g.gangway_download_url can name one)' end
   local name = ('gangway-v%s-%s.tar.gz'):format(version, target)
   local url, archive = ('%s/v%s/%s'):format(base, version, name), folder .. '/' .. name
-  say('downloading ' .. url)
+  progress('downloading ' .. name)
   local problem = fetch(url .. '.sha256', archive .. '.sha256') or fetch(url, archive)
   if problem then return problem end
   local wanted = (read(archive .. '.sha256') or ''):match('^(%x+)')
   if not wanted or #wanted ~= 64 then return url .. '.sha256 holds no SHA-256 checksum' end
   if M.sha256(read(archive) or '') ~= wanted:lower() then
-    return url .. ' does not match its checksum: the download is damaged or was tampered with'
+    -- Not passed over in silence where cargo could build: it may be an attack.
+    error(
+      ('gangway: %s does not match its checksum: it is damaged or was tampered with. Nothing was installed.\n'):format(
+        url
+      )
+        .. 'Next: run it again; if that says the same, report it, and build with Rust: cargo build --release in '
+        .. root,
+      0
+    )
   end
   local tar = run({ 'tar', '-xzf', archive, '-C', folder, native.file_name })
   if not tar then return 'tar is not installed' end
@@ -291,14 +335,14 @@ end
 ---@return string? problem nil when the library is in its place
 local function build(folder)
   if vim.fn.executable('cargo') == 0 then return 'cargo is not installed' end
-  say('building with cargo; this takes a minute or two')
+  progress('building with cargo; this takes a minute or two')
   local target, told = root .. '/target', vim.uv.now()
   local result = run({ 'cargo', 'build', '--release', '--locked', '--lib', '--target-dir', target }, {
     cwd = root,
     on_line = function(line)
       if vim.uv.now() - told < 4000 then return end
       told = vim.uv.now()
-      say(vim.trim(line))
+      progress(vim.trim(line))
     end,
   })
   if not result or result.code ~= 0 then
@@ -311,8 +355,9 @@ local function build(folder)
   return put(copy)
 end
 
---- Installs the library; raises one message that says what to do if that cannot be.
-function M.install()
+--- Raises one message that says what to do if it cannot be done.
+local function install()
+  version = dofile(here .. '/version.lua')
   local supplied, source = native.supplied()
   if supplied then
     local problem = vim.uv.fs_stat(supplied) and M.check(supplied) or not vim.uv.fs_stat(supplied) and 'not found'
@@ -347,7 +392,18 @@ function M.install()
       0
     )
   end
-  say('the library is in ' .. root .. '/lib' .. (package.loaded.gangway_native and '; restart Neovim to use it' or ''))
+  local restart = package.loaded.gangway_native and '; restart Neovim to use it' or ''
+  say('the library is in ' .. vim.fn.fnamemodify(root, ':~') .. '/lib' .. restart)
+end
+
+--- Installs the library. What is in the way is one message; lazy.nvim shows that of a task that throws.
+---@return boolean installed
+function M.install()
+  local ok, problem = pcall(install)
+  if ok then return true end
+  if lazy_async() then error(problem, 0) end
+  vim.notify(problem, vim.log.levels.ERROR)
+  return false
 end
 
 return M

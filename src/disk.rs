@@ -38,7 +38,7 @@ pub enum Asked {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Answer {
     real: Option<PathBuf>,
-    /// The work tree, and where its symbolic links lead.
+    /// Of a folder: the work tree, and where its symbolic links lead.
     work_tree: Option<(PathBuf, Option<PathBuf>)>,
 }
 
@@ -187,15 +187,20 @@ impl tracker::Disk for Disk {
 }
 
 fn ask(path: &Path, asked: Asked) -> Answer {
-    let work_tree = || {
-        // A file in linked work trees and submodules.
-        let tree = path.ancestors().find(|at| at.join(".git").exists())?;
-        Some((tree.to_path_buf(), real_path(tree)))
-    };
+    // A folder may be asked for as a file first: people open folders.
+    let folder = asked == Asked::Folder || path.is_dir();
+    let tree = if folder { work_tree(path) } else { None };
     Answer {
         real: real_path(path),
-        work_tree: if asked == Asked::Folder { work_tree() } else { None },
+        work_tree: tree.map(|tree| (tree.to_path_buf(), real_path(tree))),
     }
+}
+
+/// The work tree (the folder that holds `.git`, a file in linked ones and submodules) that `folder`
+/// lies in. Asks the file system.
+#[must_use]
+pub fn work_tree(folder: &Path) -> Option<&Path> {
+    folder.ancestors().find(|at| at.join(".git").exists())
 }
 
 /// What `work` returns, if it does so within `PATIENCE`; else it goes on by itself.
@@ -306,6 +311,8 @@ mod tests {
         let sub = root.join("repo/sub");
         let tree = root.join("repo");
         assert_eq!(ask(&sub, Asked::Folder).work_tree, Some((tree.clone(), Some(tree))));
-        assert_eq!(ask(&sub, Asked::File).work_tree, None);
+        assert_eq!(ask(&sub, Asked::File), ask(&sub, Asked::Folder), "opened like a file");
+        std::fs::write(sub.join("a.txt"), "").unwrap();
+        assert_eq!(ask(&sub.join("a.txt"), Asked::File).work_tree, None);
     }
 }

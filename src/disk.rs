@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 
 use crate::context::paths::real_path;
 use crate::context::tracker;
+use crate::files::{self, ReadError};
 
 /// How long anybody waits for the file system.
 pub const PATIENCE: Duration = Duration::from_millis(200);
@@ -38,6 +39,8 @@ pub enum Asked {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Answer {
     real: Option<PathBuf>,
+    /// A folder, a device, a window into the kernel.
+    no_file: bool,
     /// Of a folder: the work tree, and where its symbolic links lead.
     work_tree: Option<(PathBuf, Option<PathBuf>)>,
 }
@@ -127,6 +130,12 @@ impl Disk {
         self.state().known.get(path)?.1.real.clone()
     }
 
+    /// What is there is known, and is nothing that holds a text.
+    #[must_use]
+    pub fn is_no_file(&self, path: &Path) -> bool {
+        self.state().known.get(path).is_some_and(|(_, answer)| answer.no_file)
+    }
+
     fn due(&self, mut paths: Vec<(PathBuf, Asked)>) -> Vec<(PathBuf, Asked)> {
         let now = Instant::now();
         let mut state = self.state();
@@ -192,6 +201,7 @@ fn ask(path: &Path, asked: Asked) -> Answer {
     let tree = if folder { work_tree(path) } else { None };
     Answer {
         real: real_path(path),
+        no_file: matches!(files::check_plain(path, true), Err(ReadError::NotPlain { .. })),
         work_tree: tree.map(|tree| (tree.to_path_buf(), real_path(tree))),
     }
 }
@@ -300,6 +310,17 @@ mod tests {
         assert_eq!(within(move || kept.recv().is_ok()), None);
         assert!(begun.elapsed() < PATIENCE * 4, "{:?}", begun.elapsed());
         drop(keep);
+    }
+
+    #[test]
+    fn what_holds_no_text_is_no_file() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("a.txt"), "").unwrap();
+        let is_none = |path: &Path| ask(path, Asked::File).no_file;
+        assert!(!is_none(&dir.path().join("a.txt")) && !is_none(&dir.path().join("new.txt")));
+        assert!(is_none(dir.path()) && is_none(Path::new("/dev/null")));
+        #[cfg(target_os = "linux")]
+        assert!(is_none(Path::new("/proc/self/status")));
     }
 
     #[test]

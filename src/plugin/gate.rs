@@ -130,13 +130,17 @@ impl Gate {
     }
 
     /// Filters and hands out; the keeper's last step, on the runtime.
-    pub(super) async fn publish(self: &Arc<Self>, snapshot: Snapshot) -> Arc<Snapshot> {
+    pub(super) async fn publish(self: &Arc<Self>, mut snapshot: Snapshot) -> Arc<Snapshot> {
         let active = snapshot.active.iter().map(|file| (file.path.clone(), Asked::Fresh));
         let files = snapshot.files.iter().map(|file| file.path.clone());
         let others = files.chain(snapshot.diagnostics.keys().cloned()).chain(self.home.clone());
         let root = snapshot.roots.first().map(|root| (root.real.clone(), Asked::Folder));
         let others = others.map(|path| (path, Asked::File));
         self.disk.learn(active.chain(others).chain(root).collect()).await;
+        let holds_text = |path: &Path| !self.disk.is_no_file(path);
+        snapshot.active.take_if(|file| !holds_text(&file.path));
+        snapshot.files.retain(|file| holds_text(&file.path));
+        snapshot.diagnostics.retain(|path, _| holds_text(path));
 
         let project = snapshot.roots.first().map(|root| {
             let tree = self.disk.work_tree(&root.real);
@@ -438,9 +442,9 @@ mod tests {
         let at = |path: &str| root.join(path).to_str().unwrap().to_owned();
         let store = SharingStore::new(root.join("state"));
         let (gate, _out) = gate(&store, Disk::default());
-        let (a, b) = (at("repo/sub/a.txt"), at("else/b.txt"));
-        let seen = |from: &str| snapshot(&at(from), &[&a, &b]);
-        assert_eq!(names(&*gate.publish(seen("repo/sub")).await), [&a, &b]);
+        let (a, b, folder) = (at("repo/sub/a.txt"), at("else/b.txt"), at("repo/sub"));
+        let seen = |from: &str| snapshot(&at(from), &[&a, &b, &folder]);
+        assert_eq!(names(&*gate.publish(seen("repo/sub")).await), [&a, &b], "no folder is a file");
         gate.share(Share::Off, None);
         assert!(!gate.publish(seen("repo/sub")).await.sharing);
         assert_eq!(store.read().unwrap(), Switches::from([(root.join("repo"), Share::Off)]));

@@ -220,7 +220,7 @@ fn s09_special_buffers_are_never_told_as_files() {
     let opts = json!({ "agents": { "aivyx": { "enabled": true }, "rivumi": { "enabled": true } } });
     let builder = Nvim::builder().opts(opts).before(
         // Without netrw a folder is a buffer like that of a file.
-        "vim.fn.mkdir('.rivumi/ide', 'p') vim.g.loaded_netrwPlugin, vim.g.loaded_netrw = 1, 1",
+        "vim.fn.mkdir('.rivumi/ide', 'p') vim.fn.mkdir('folder') vim.g.loaded_netrwPlugin, vim.g.loaded_netrw = 1, 1",
     );
     let desk = desk_of(builder.after("vim.o.hidden = true").file("a.txt", "one\ntwo\nthree\n"));
     let (nvim, path) = (&desk.nvim, desk.nvim.path("a.txt"));
@@ -274,6 +274,7 @@ fn s09_special_buffers_are_never_told_as_files() {
         "terminal cat",
         "new | setlocal buftype=nofile filetype=zork | file Explorer",
         "edit .",
+        "badd folder",
         "enew | file oil:///tmp/",
         "enew | file fugitive:///x/.git//0/a",
         "enew | file /dev/stdin",

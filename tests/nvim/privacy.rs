@@ -467,6 +467,18 @@ fn a_switch_that_cannot_be_remembered_holds_here_and_the_user_is_told() {
     assert_eq!((told(), &nvim.status()["sharing"]), (1, &json!(false)));
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn a_window_into_the_kernel_is_no_file() {
+    let nvim = Nvim::builder().file("a.txt", "x\n").start();
+    let claude = Client::connect(&nvim, Dialect::Claude);
+    claude.wait_selection("the file", |s| s["filePath"] == json!(nvim.path("a.txt")));
+    nvim.edit("/proc/self/status");
+    selected(&nvim);
+    let told = everything(&claude);
+    assert!(!told.contains("/proc/") && !told.contains("Name:"), "{told}");
+}
+
 #[test]
 fn new_patterns_take_back_what_the_old_ones_let_out() {
     let nvim = Nvim::builder().file("a.txt", "x\n").start();

@@ -6,7 +6,7 @@
 -- and its bytes. Lines are 0-based, columns are bytes.
 
 ---@param mark fun() tells Rust that something changed; cheap
----@param options { root?: string|fun(): string|string[] }
+---@param options { root?: string|fun(): string|string[], held?: table } `held`: from `remove`
 return function(mark, options)
   local api, fn, uv = vim.api, vim.fn, vim.uv
   local option, get_name = api.nvim_get_option_value, api.nvim_buf_get_name
@@ -82,7 +82,7 @@ return function(mark, options)
   local collected_all = -FULL_AFTER
   local last, last_win -- the buffer the user was in last that holds a file
   local began -- where and when visual mode began
-  local held -- the selection as it was seen last
+  local held = options.held -- the selection as it was seen last
   local sent -- the same, as it was packed last
   local failure -- what went wrong in this collection
   local initial = fn.getcwd(-1, -1)
@@ -940,6 +940,7 @@ return function(mark, options)
     end,
     remove = function()
       pcall(api.nvim_del_augroup_by_name, GROUP)
+      return held
     end,
   }
 end

@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 
 use crate::context::paths::real_path;
 use crate::context::tracker;
+use crate::files::{self, ReadError};
 
 /// How long anybody waits for the file system.
 pub const PATIENCE: Duration = Duration::from_millis(200);
@@ -38,7 +39,9 @@ pub enum Asked {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Answer {
     real: Option<PathBuf>,
-    /// The work tree, and where its symbolic links lead.
+    /// A folder, a device, a window into the kernel.
+    no_file: bool,
+    /// Of a folder: the work tree, and where its symbolic links lead.
     work_tree: Option<(PathBuf, Option<PathBuf>)>,
 }
 
@@ -127,6 +130,12 @@ impl Disk {
         self.state().known.get(path)?.1.real.clone()
     }
 
+    /// What is there is known, and is nothing that holds a text.
+    #[must_use]
+    pub fn is_no_file(&self, path: &Path) -> bool {
+        self.state().known.get(path).is_some_and(|(_, answer)| answer.no_file)
+    }
+
     fn due(&self, mut paths: Vec<(PathBuf, Asked)>) -> Vec<(PathBuf, Asked)> {
         let now = Instant::now();
         let mut state = self.state();
@@ -187,15 +196,21 @@ impl tracker::Disk for Disk {
 }
 
 fn ask(path: &Path, asked: Asked) -> Answer {
-    let work_tree = || {
-        // A file in linked work trees and submodules.
-        let tree = path.ancestors().find(|at| at.join(".git").exists())?;
-        Some((tree.to_path_buf(), real_path(tree)))
-    };
+    // A folder may be asked for as a file first: people open folders.
+    let folder = asked == Asked::Folder || path.is_dir();
+    let tree = if folder { work_tree(path) } else { None };
     Answer {
         real: real_path(path),
-        work_tree: if asked == Asked::Folder { work_tree() } else { None },
+        no_file: matches!(files::check_plain(path, true), Err(ReadError::NotPlain { .. })),
+        work_tree: tree.map(|tree| (tree.to_path_buf(), real_path(tree))),
     }
+}
+
+/// The work tree (the folder that holds `.git`, a file in linked ones and submodules) that `folder`
+/// lies in. Asks the file system.
+#[must_use]
+pub fn work_tree(folder: &Path) -> Option<&Path> {
+    folder.ancestors().find(|at| at.join(".git").exists())
 }
 
 /// What `work` returns, if it does so within `PATIENCE`; else it goes on by itself.
@@ -298,6 +313,17 @@ mod tests {
     }
 
     #[test]
+    fn what_holds_no_text_is_no_file() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("a.txt"), "").unwrap();
+        let is_none = |path: &Path| ask(path, Asked::File).no_file;
+        assert!(!is_none(&dir.path().join("a.txt")) && !is_none(&dir.path().join("new.txt")));
+        assert!(is_none(dir.path()) && is_none(Path::new("/dev/null")));
+        #[cfg(target_os = "linux")]
+        assert!(is_none(Path::new("/proc/self/status")));
+    }
+
+    #[test]
     fn a_folder_knows_its_work_tree() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().canonicalize().unwrap();
@@ -306,6 +332,8 @@ mod tests {
         let sub = root.join("repo/sub");
         let tree = root.join("repo");
         assert_eq!(ask(&sub, Asked::Folder).work_tree, Some((tree.clone(), Some(tree))));
-        assert_eq!(ask(&sub, Asked::File).work_tree, None);
+        assert_eq!(ask(&sub, Asked::File), ask(&sub, Asked::Folder), "opened like a file");
+        std::fs::write(sub.join("a.txt"), "").unwrap();
+        assert_eq!(ask(&sub.join("a.txt"), Asked::File).work_tree, None);
     }
 }

@@ -1,10 +1,9 @@
 //! The sharing switch of each project, remembered across restarts.
 //!
 //! Owns `sharing.txt` in the plugin's state directory. Read and changed through `SharingStore` by
-//! `plugin.rs` on a blocking thread. Several Neovims use the file at once: reading always asks the
+//! `plugin/gate` on a blocking thread. Several Neovims use the file at once: reading always asks the
 //! disk, changing happens under a lock file.
 
-use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::OpenOptions;
 use std::io;
@@ -12,7 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use crate::context::privacy::Share;
+use crate::context::privacy::{Share, Switches, nearest};
 use crate::files;
 
 /// Far more projects than anybody switches off, in bytes.
@@ -27,8 +26,6 @@ pub struct SharingStore {
     dir: PathBuf,
 }
 
-type Lines = BTreeMap<PathBuf, Share>;
-
 impl SharingStore {
     /// `dir`: the plugin's own state directory; made when something is first remembered.
     #[must_use]
@@ -36,14 +33,9 @@ impl SharingStore {
         Self { dir: dir.into() }
     }
 
-    /// What was last said about `root` or, if nothing was, about the nearest folder above it;
-    /// `On` where nothing was ever said. On an error a caller should share nothing.
-    pub fn get(&self, root: &Path) -> io::Result<Share> {
-        Ok(nearest(&self.read()?, root))
-    }
-
-    /// Remembers `share` for `root` and all below it that is not named itself.
-    pub fn set(&self, root: &Path, share: Share) -> io::Result<()> {
+    /// Remembers `share` for `root` and all below it that is not named itself; gives what is
+    /// remembered then.
+    pub fn set(&self, root: &Path, share: Share) -> io::Result<Switches> {
         files::private_dir(&self.dir)?;
         let lock = OpenOptions::new()
             .create(true)
@@ -57,27 +49,25 @@ impl SharingStore {
         if nearest(&lines, root) != share {
             lines.insert(root.to_path_buf(), share);
         }
-        files::write_private(&self.file(), &print(&lines))
+        files::write_private(&self.file(), &print(&lines))?;
+        Ok(lines)
     }
 
     fn file(&self) -> PathBuf {
         self.dir.join("sharing.txt")
     }
 
-    fn read(&self) -> io::Result<Lines> {
+    /// What was last said, empty where nothing ever was. On an error a caller should share nothing.
+    pub fn read(&self) -> io::Result<Switches> {
         match files::read_own(&self.file(), LIMIT) {
             Ok(bytes) => Ok(parse(&bytes)),
-            Err(error) if error.is_missing() => Ok(Lines::new()),
+            Err(error) if error.is_missing() => Ok(Switches::new()),
             Err(error) => Err(io::Error::other(error)),
         }
     }
 }
 
-fn nearest(lines: &Lines, root: &Path) -> Share {
-    root.ancestors().find_map(|dir| lines.get(dir).copied()).unwrap_or_default()
-}
-
-fn parse(bytes: &[u8]) -> Lines {
+fn parse(bytes: &[u8]) -> Switches {
     let line = |line: &[u8]| {
         let (share, path) = if let Some(path) = line.strip_prefix(b"off ") {
             (Share::Off, path)
@@ -97,7 +87,7 @@ fn parse(bytes: &[u8]) -> Lines {
     bytes.split(|byte| *byte == b'\n').filter_map(line).collect()
 }
 
-fn print(lines: &Lines) -> Vec<u8> {
+fn print(lines: &Switches) -> Vec<u8> {
     let mut out = HEADER.as_bytes().to_vec();
     for (path, share) in lines {
         out.extend_from_slice(if *share == Share::Off { b"off " } else { b"on " });
@@ -126,14 +116,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let store = SharingStore::new(dir.path().join("new"));
         let (repo, sub) = (Path::new("/repo"), Path::new("/repo/sub"));
-        assert_eq!(store.get(repo).unwrap(), Share::On);
+        let get = |path: &Path| nearest(&store.read().unwrap(), path);
+        assert_eq!(get(repo), Share::On);
         store.set(repo, Share::Off).unwrap();
-        assert_eq!(store.get(repo).unwrap(), Share::Off);
-        assert_eq!(store.get(sub).unwrap(), Share::Off, "a part of the project");
-        assert_eq!(store.get(Path::new("/repository")).unwrap(), Share::On);
+        assert_eq!(get(repo), Share::Off);
+        assert_eq!(get(sub), Share::Off, "a part of the project");
+        assert_eq!(get(Path::new("/repository")), Share::On);
         store.set(sub, Share::On).unwrap();
-        assert_eq!(store.get(sub).unwrap(), Share::On);
-        assert_eq!(store.get(repo).unwrap(), Share::Off);
+        assert_eq!(get(sub), Share::On);
+        assert_eq!(get(repo), Share::Off);
         store.set(repo, Share::On).unwrap();
         store.set(sub, Share::On).unwrap();
         assert_eq!(std::fs::read_to_string(store.file()).unwrap(), HEADER, "nothing to remember");
@@ -161,15 +152,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let store = SharingStore::new(dir.path());
         std::fs::create_dir(store.file()).unwrap();
-        assert!(store.get(Path::new("/x")).is_err());
-        assert_eq!(parse(b"off /a\nwhat /b\n\noff"), Lines::from([("/a".into(), Share::Off)]));
+        assert!(store.read().is_err());
+        assert_eq!(parse(b"off /a\nwhat /b\n\noff"), Switches::from([("/a".into(), Share::Off)]));
     }
 
     proptest! {
         #[test]
         fn any_path_survives(paths in proptest::collection::btree_map(
             proptest::collection::vec(1_u8.., 0..12), any::<bool>(), 0..6)) {
-            let lines: Lines = paths.into_iter().map(|(mut bytes, off)| {
+            let lines: Switches = paths.into_iter().map(|(mut bytes, off)| {
                 bytes.insert(0, b'/');
                 let share = if off { Share::Off } else { Share::On };
                 (PathBuf::from(std::ffi::OsString::from_vec(bytes)), share)

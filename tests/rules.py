@@ -27,7 +27,7 @@ MAY_KNOW = {
     "server": {"agents", "files"},
     "editor": ROOMS - {"plugin", "server", "sharing"},
     "plugin": ROOMS,
-    "disk": {"context"},
+    "disk": {"context", "files"},
     "files": set(),
     "log": set(),
     "panic": set(),

@@ -1,10 +1,11 @@
 //! The one filter between what the user sees and what any agent may learn.
 //!
-//! Owns the exclude patterns and the sharing switch. Every `Snapshot` goes through `filter` once,
+//! Owns the exclude patterns and the sharing switches. Every `Snapshot` goes through `filter` once,
 //! before it reaches the `watch` channel, so that no agent can forget it; mentions and tools ask
 //! `allows`. Where a path's symbolic links lead is asked by the caller, who may have to wait for it;
 //! a file of which that is not known is private.
 
+use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
@@ -67,7 +68,16 @@ pub enum Share {
     Off,
 }
 
-/// Exclude patterns and the sharing switch. Cheap to clone.
+/// What was said of folders, by their real paths.
+pub type Switches = BTreeMap<PathBuf, Share>;
+
+/// What was said of `path` or of the nearest folder above it; `On` where nothing was.
+#[must_use]
+pub fn nearest(switches: &Switches, path: &Path) -> Share {
+    path.ancestors().find_map(|dir| switches.get(dir).copied()).unwrap_or_default()
+}
+
+/// Exclude patterns and the sharing switches. Cheap to clone.
 ///
 /// A pattern is a glob: `*` and `?` stay within one name, `**` crosses directories, `{a,b}` and
 /// `[a-z]` as usual. It is compared without regard to case with the file's absolute path and with
@@ -80,12 +90,20 @@ pub struct Privacy {
     exclude: GlobSet,
     /// One for each glob of `exclude`: true if it takes back.
     negated: Vec<bool>,
+    /// Of the project the user is in: off stops everything.
     pub sharing: Share,
+    /// Of all projects: the files of one that is off are private wherever the user is.
+    pub switches: Switches,
 }
 
 impl Default for Privacy {
     fn default() -> Self {
-        Self { exclude: GlobSet::empty(), negated: Vec::new(), sharing: Share::On }
+        Self {
+            exclude: GlobSet::empty(),
+            negated: Vec::new(),
+            sharing: Share::On,
+            switches: Switches::new(),
+        }
     }
 }
 
@@ -123,14 +141,14 @@ impl Privacy {
             pattern: error.glob().unwrap_or_default().to_owned(),
             reason: error.kind().to_string(),
         })?;
-        Ok(Self { exclude, negated, sharing })
+        Ok(Self { exclude, negated, sharing, switches: Switches::new() })
     }
 
-    /// A pattern covers this file, by its own path or by where its symbolic links lead (`real`);
-    /// or where they lead is not known.
+    /// A pattern or a project that is not shared covers this file, by its own path or by where its
+    /// symbolic links lead (`real`); or where they lead is not known.
     #[must_use]
     pub fn excludes(&self, path: &Path, real: Option<&Path>) -> bool {
-        !self.exclude.is_empty()
+        !(self.exclude.is_empty() && self.switches.is_empty())
             && (self.matches(path) || real.is_none_or(|real| real != path && self.matches(real)))
     }
 
@@ -170,6 +188,9 @@ impl Privacy {
     }
 
     fn matches(&self, path: &Path) -> bool {
+        if nearest(&self.switches, path) == Share::Off {
+            return true;
+        }
         let last = self.exclude.matches(path).last().copied();
         last.is_some_and(|index| self.negated.get(index) == Some(&false))
     }
@@ -433,6 +454,22 @@ mod tests {
         assert!(!privacy.allows(Path::new("/p/a"), Some(Path::new("/p/a"))));
         privacy.sharing = Share::On;
         assert_eq!(privacy.filter(&full, paths::real_path), full);
+    }
+
+    #[test]
+    fn the_files_of_a_project_that_is_off_are_private_by_all_their_names() {
+        let switches =
+            Switches::from([("/off".into(), Share::Off), ("/off/but".into(), Share::On)]);
+        let privacy = Privacy { switches, ..Privacy::default() };
+        let hidden = |path: &str, real| privacy.excludes(Path::new(path), Some(Path::new(real)));
+        assert!(
+            hidden("/off/a", "/off/a") && hidden("/off/a", "/x") && hidden("/x", "/off/deep/a")
+        );
+        assert!(!hidden("/off/but/a", "/off/but/a") && !hidden("/offside", "/offside"));
+        assert!(privacy.excludes(Path::new("/x"), None), "it may lead there");
+        let left = privacy.filter(&snapshot(&["/off/a".into(), "/x".into()]), paths::real_path);
+        assert!(left.sharing && left.active.is_none() && left.file(Path::new("/x")).is_some());
+        assert_eq!((left.files.len(), left.diagnostics.len()), (1, 1));
     }
 
     proptest! {

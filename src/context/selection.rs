@@ -283,6 +283,20 @@ impl<'a> Highlight<'a> {
     }
 }
 
+/// Where a selection ends that takes in something of the line of `end`. At its start an end leaves
+/// that line out, to every reader: it is behind the first character, of which perhaps only a part is
+/// highlighted, and an empty line ends where the next one begins.
+fn taking_in(highlight: &Highlight<'_>, end: Position) -> Position {
+    if end.character > 0 {
+        return end;
+    }
+    let row = highlight.row(end.line).unwrap_or_default();
+    match Cells::new(row, &highlight.tabs).next() {
+        Some(first) => highlight.position(end.line, first.bytes),
+        None => Position::new(end.line.saturating_add(1), 0),
+    }
+}
+
 fn lines(highlight: &Highlight<'_>, first: u32, last: u32, text: &mut Text) -> Range {
     for line in first..=last {
         let Some(row) = highlight.rows.get((line - first) as usize) else {
@@ -294,7 +308,12 @@ fn lines(highlight: &Highlight<'_>, first: u32, last: u32, text: &mut Text) -> R
         }
         text.push(row.text);
     }
-    Range { start: Position::new(first, 0), end: highlight.line_end(last) }
+    let end = highlight.line_end(last);
+    if end.character == 0 && !text.truncated {
+        // Else the text would end with the line before.
+        text.push(b"\n");
+    }
+    Range { start: Position::new(first, 0), end: taking_in(highlight, end) }
 }
 
 fn characters(highlight: &Highlight<'_>, start: Corner, end: Corner, text: &mut Text) -> Range {
@@ -395,6 +414,9 @@ fn characters(highlight: &Highlight<'_>, start: Corner, end: Corner, text: &mut 
             }
         }
     }
+    if !text.bytes.is_empty() {
+        range_end = taking_in(highlight, range_end);
+    }
     Range { start: highlight.position(start.line, start.byte), end: range_end }
 }
 
@@ -448,7 +470,9 @@ fn block(highlight: &Highlight<'_>, start: Corner, end: Corner, text: &mut Text)
         Some(row) => block_row(highlight, row, left, right).to,
         None => 0,
     };
-    Range::between(highlight.position(start.line, from), highlight.position(end.line, to))
+    let end = highlight.position(end.line, to);
+    let end = if text.bytes.is_empty() { end } else { taking_in(highlight, end) };
+    Range::between(highlight.position(start.line, from), end)
 }
 
 /// Screen cells of a whole row.
@@ -532,6 +556,32 @@ mod tests {
         let selection = describe(&highlight(Shape::Lines, corners, &["three", "four 😀"])).unwrap();
         assert_eq!(&*selection.text, "three\nfour 😀");
         assert_eq!(selection.range, range((2, 0), (3, 7)));
+    }
+
+    #[test]
+    fn an_empty_last_line_is_in_the_selection() {
+        let rows = ["three", "", ""];
+        let of = |shape, first: u32, last: u32, rows: &[&str]| {
+            let mut it = highlight(shape, [corner(first, 0, 0), corner(last, 0, 0)], rows);
+            it.last_line = 5;
+            let selection = describe(&it).unwrap();
+            (selection.text.to_string(), selection.range)
+        };
+        let whole = |first, last, rows| of(Shape::Lines, first, last, rows);
+        assert_eq!(whole(2, 4, &rows), ("three\n\n\n".into(), range((2, 0), (5, 0))));
+        assert_eq!(whole(3, 3, &rows[1..2]), ("\n".into(), range((3, 0), (4, 0))));
+        assert_eq!(whole(5, 5, &rows[1..2]), ("\n".into(), range((5, 0), (6, 0))), "the last one");
+        let part = |first, last, rows| of(Shape::Characters, first, last, rows);
+        assert_eq!(part(2, 3, &rows[..2]), ("three\n\n".into(), range((2, 0), (4, 0))));
+        assert_eq!(part(3, 3, &rows[1..2]), ("\n".into(), range((3, 0), (4, 0))));
+        // What `y` takes of the buffer's last line has no line break.
+        assert_eq!(part(4, 5, &["x", ""]), ("x\n".into(), range((4, 0), (6, 0))));
+        let block = |first, last, rows| of(Shape::Block, first, last, rows);
+        assert_eq!(block(2, 3, &rows[..2]), ("t\n".into(), range((2, 0), (4, 0))));
+        let mut it = highlight(Shape::Block, [corner(2, 0, 1), corner(3, 0, 1)], &["three", "\t"]);
+        it.virtual_edit = true;
+        let selection = describe(&it).unwrap();
+        assert_eq!((&*selection.text, selection.range), ("t\n ", range((2, 0), (3, 1))));
     }
 
     #[test]

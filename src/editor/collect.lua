@@ -6,7 +6,7 @@
 -- and its bytes. Lines are 0-based, columns are bytes.
 
 ---@param mark fun() tells Rust that something changed; cheap
----@param options { root?: string|fun(): string|string[] }
+---@param options { root?: string|fun(): string|string[], held?: table } `held`: from `remove`
 return function(mark, options)
   local api, fn, uv = vim.api, vim.fn, vim.uv
   local option, get_name = api.nvim_get_option_value, api.nvim_buf_get_name
@@ -59,6 +59,11 @@ return function(mark, options)
     return max(low, min(high, floor(value)))
   end
 
+  --- An error, which can be anything; asking it for its text may be another one.
+  local function reason(why)
+    return type(why) == "string" and why or "an error that is a " .. type(why)
+  end
+
   ------------------------------------------------------------------------------------- state
 
   local focused = true
@@ -77,8 +82,9 @@ return function(mark, options)
   local collected_all = -FULL_AFTER
   local last, last_win -- the buffer the user was in last that holds a file
   local began -- where and when visual mode began
-  local held -- the selection as it was seen last
+  local held = options.held -- the selection as it was seen last
   local sent -- the same, as it was packed last
+  local failure -- what went wrong in this collection
   local initial = fn.getcwd(-1, -1)
 
   --- The name of a buffer that holds a file; nil for everything else that a buffer can be. The file
@@ -669,7 +675,7 @@ return function(mark, options)
     local count = 0
     -- In the order they are met, mostly from top to bottom: looking lines up at random is slow.
     local needed, known_line, lines, first, final = {}, {}, 0, last_line, 0
-    local function pack(item)
+    local function pack_item(item)
       local line = whole(item.lnum, 0, MAXCOL)
       local end_line = item.end_lnum == nil and line or whole(item.end_lnum, 0, MAXCOL)
       local col = whole(item.col, 0, MAXCOL)
@@ -698,6 +704,14 @@ return function(mark, options)
         lines = lines + 1
         needed[lines] = end_line
         first, final = min(first, end_line), max(final, end_line)
+      end
+    end
+
+    --- One that cannot be packed is left out: its message may be a table that fails to be text.
+    local function pack(item)
+      local ok, why = pcall(pack_item, item)
+      if not ok then
+        failure = reason(why)
       end
     end
 
@@ -765,7 +779,7 @@ return function(mark, options)
           count = count + 1
         else
           n = before
-          failure = tostring(why)
+          failure = reason(why)
         end
         local now = uv.hrtime() / 1e6
         -- What costs little may be asked for at any time.
@@ -779,8 +793,6 @@ return function(mark, options)
 
   ------------------------------------------------------------------------------------- collecting
 
-  local failure
-
   --- Packs one section; one that fails is left out, so that a mistake costs only that section.
   local function section(due, pack, all)
     local before = n
@@ -790,7 +802,7 @@ return function(mark, options)
       if ok then
         return
       end
-      failure = tostring(why)
+      failure = reason(why)
     end
     n = before
     int(0)
@@ -928,6 +940,7 @@ return function(mark, options)
     end,
     remove = function()
       pcall(api.nvim_del_augroup_by_name, GROUP)
+      return held
     end,
   }
 end

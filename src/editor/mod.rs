@@ -68,6 +68,8 @@ pub struct Editor {
     clients: Cell<usize>,
     serial: Cell<u64>,
     watch: RefCell<Option<Rc<watch::Watch>>>,
+    /// The selection while nobody watches.
+    held: RefCell<mlua::Value>,
     documents: RefCell<Option<Rc<documents::Documents>>>,
     /// Verdicts that a worker is still working out.
     pub(crate) owed: Owed,
@@ -93,6 +95,7 @@ impl Editor {
             clients: Cell::new(0),
             serial: Cell::new(0),
             watch: RefCell::new(None),
+            held: RefCell::new(mlua::Value::Nil),
             documents: RefCell::new(None),
             owed: Owed::default(),
             api,
@@ -135,7 +138,8 @@ impl Editor {
 
     /// Listens to what happens and marks `feed`; until `stop_watching`.
     pub fn start_watching(&self, root: mlua::Value, feed: &watch::Feed) -> Result<()> {
-        let watch = watch::Watch::install(&self.api.lua, root, feed)?;
+        let held = self.held.replace(mlua::Value::Nil);
+        let watch = watch::Watch::install(&self.api.lua, root, held, feed)?;
         let documents = documents::Documents::install(&self.api.lua)?;
         *self.watch.borrow_mut() = Some(Rc::new(watch));
         *self.documents.borrow_mut() = Some(Rc::new(documents));
@@ -151,7 +155,8 @@ impl Editor {
     pub fn stop_watching(&self) {
         self.refresh.stop();
         let (watch, documents) = (self.watch.take(), self.documents.take());
-        let removed = watch.map(|w| w.remove()).into_iter().chain(documents.map(|d| d.remove()));
+        let watch = watch.map(|w| w.remove().map(|held| _ = self.held.replace(held)));
+        let removed = watch.into_iter().chain(documents.map(|d| d.remove()));
         for error in removed.filter_map(Result::err) {
             tracing::warn!("cannot remove autocommands: {error}");
         }

@@ -30,11 +30,11 @@ pub struct Watch {
 impl Watch {
     /// Registers the autocommands (augroup `gangway.watch`); each only marks `feed`, which costs
     /// well under a microsecond. `root` is the option of that name: "auto" or nil, a path, or a
-    /// function that returns a path or a list of them.
+    /// function that returns a path or a list of them. `held` is what `remove` gave.
     ///
     /// # Errors
     /// What Neovim says when it refuses an autocommand.
-    pub fn install(lua: &Lua, root: Value, feed: &Feed) -> mlua::Result<Self> {
+    pub fn install(lua: &Lua, root: Value, held: Value, feed: &Feed) -> mlua::Result<Self> {
         let marker = feed.marker.clone();
         let mark = lua.create_function(move |_, ()| {
             marker.mark();
@@ -42,6 +42,7 @@ impl Watch {
         })?;
         let options = lua.create_table()?;
         options.set("root", root)?;
+        options.set("held", held)?;
         let build: Function = lua.load(COLLECT).set_name("=gangway/collect.lua").eval()?;
         let chunk: Table = build.call((mark, options))?;
         chunk.get::<Function>("install")?.call::<()>(())?;
@@ -82,11 +83,11 @@ impl Watch {
         self.set_root.call(root)
     }
 
-    /// Takes the autocommands away again.
+    /// Takes the autocommands away again; gives the selection, which lasts until the user moves.
     ///
     /// # Errors
     /// What Neovim says.
-    pub fn remove(&self) -> mlua::Result<()> {
+    pub fn remove(&self) -> mlua::Result<Value> {
         self.remove.call(())
     }
 }

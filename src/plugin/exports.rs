@@ -271,13 +271,14 @@ impl Plugin {
         self.editor.stage.decide(&self.editor, id.as_deref(), unseen, decision).err()
     }
 
-    /// The project Neovim is in, as the sharing switch knows it; `None` when the user has chosen
+    /// The project the user is in, as the sharing switch knows it; `None` when they have chosen
     /// another one, which is known once it runs.
     fn project_here(&self) -> mlua::Result<Option<PathBuf>> {
-        let cwd = path_of(&self.editor.api.func("getcwd", (-1, -1))?);
-        let real = within(move || real_path(&cwd)).flatten();
-        let chosen = !self.root_option()?.is_nil();
-        Ok(real.filter(|_| !chosen))
+        if !self.root_option()?.is_nil() {
+            return Ok(None);
+        }
+        let cwd = path_of(&self.editor.api.func("getcwd", ())?);
+        Ok(self.gate.project_here(cwd))
     }
 
     fn sharing(&self) -> mlua::Result<bool> {
@@ -285,7 +286,7 @@ impl Plugin {
             return Ok(self.gate.sharing());
         }
         let here = self.project_here()?;
-        Ok(here.map_or_else(|| self.gate.sharing(), |project| self.gate.sharing_of(project)))
+        Ok(here.map_or_else(|| self.gate.sharing(), |project| self.gate.sharing_of(&project)))
     }
 
     fn share(&self, what: Option<&str>) -> mlua::Result<bool> {
@@ -296,13 +297,17 @@ impl Plugin {
             Some("toggle") => Share::On,
             _ => return self.sharing(),
         };
-        match &*self.running.borrow() {
+        let problem = match &*self.running.borrow() {
             Some(running) => {
-                self.gate.share(share, None);
+                let problem = self.gate.share(share, None);
                 // The next snapshot says about which project that was.
                 running.feed.mark();
+                problem
             }
             None => self.gate.share(share, self.project_here()?),
+        };
+        if let Some(problem) = problem {
+            self.editor.report(&problem);
         }
         let _ = self.editor.api.command("redrawstatus");
         Ok(share == Share::On)

@@ -160,7 +160,10 @@ impl Plugin {
         let editor = Editor::new(lua, bridge.clone(), desk.clone())?;
         let home = Variables::read(&api)?.home;
         let (store, disk) = (SharingStore::new(editor.state_dir.clone()), Disk::default());
-        let (gate, snapshots) = Gate::new(store, home, disk.clone());
+        let tell = bridge.clone();
+        let (gate, snapshots) = Gate::new(store, home, disk.clone(), move |message| {
+            tell.post(move |editor| editor.report(&message));
+        });
         Ok(Rc::new(Self {
             editor,
             bridge,
@@ -292,7 +295,8 @@ impl Plugin {
         }
     }
 
-    /// One task turns collections into snapshots and hands them through the gate.
+    /// One task turns collections into snapshots and hands them through the gate; another follows
+    /// what other Neovims are told about sharing.
     fn run_keeper(&self, runtime: &Runtime, keeper: Keeper, first: Option<RawState>) {
         let (bridge, gate) = (self.bridge.clone(), Arc::clone(&self.gate));
         let first = Mutex::new(first);
@@ -311,6 +315,10 @@ impl Plugin {
             async move { gate.publish(snapshot).await }
         };
         runtime.spawn(keeper.run(collect, publish));
+        let bridge = self.bridge.clone();
+        runtime.spawn(Arc::clone(&self.gate).follow(move || {
+            bridge.post(|editor| _ = editor.api.command("redrawstatus"));
+        }));
     }
 
     /// Agents that speak through files.
@@ -362,7 +370,12 @@ impl Plugin {
             return Ok(());
         };
         let stopping = Stopping::begin(&self.stopping);
-        self.gate.settle();
+        match self.gate.settle() {
+            // A message would hold up leaving.
+            Some(problem) if leaving => tracing::warn!("{problem}"),
+            Some(problem) => self.editor.report(&problem),
+            None => {}
+        }
         self.suggesting.take();
         let Shared { server, aivyx, rivumi, locks, socket, codex, .. } =
             std::mem::take(&mut *lock(&running.shared));

@@ -115,6 +115,34 @@ fn s03_whole_lines_three_to_four_are_those_for_pi_and_two_lines_for_claude() {
 }
 
 #[test]
+fn s03_an_empty_last_line_is_in_the_selection_for_every_agent() {
+    let desk = desk("one\n\nthree\n\n\nsix\n\n");
+    for (keys, text, lines) in [
+        ("ggVj", "one\n\n", (1, 2)),
+        ("3GVjj", "three\n\n\n", (3, 5)),
+        ("2GV", "\n", (2, 2)),
+        ("2GV\x1b", "\n", (2, 2)),
+        ("ggvj", "one\n\n", (1, 2)),
+        ("4Gvk", "three\n\n", (3, 4)),
+        ("2Gv", "\n", (2, 2)),
+        ("GV", "\n", (7, 7)),
+        ("GVk", "six\n\n", (6, 7)),
+        ("Gv5G", "\nsix\n", (5, 7)),
+        ("gg\x16j", "o\n", (1, 2)),
+    ] {
+        desk.calm();
+        let same = |s: &Value| s["text"] == text && s["selection"]["isEmpty"] == json!(false);
+        let claude = desk.selects(keys, same);
+        let (first, (end, column)) = (place(&claude, "start").0, place(&claude, "end"));
+        let count = end - first + 1 - i64::from(column == 0);
+        assert_eq!((first + 1, first + count), lines, "{keys:?}, as Claude counts: {claude}");
+        let pi = desk.pi.selections().into_iter().rev().find(same).unwrap();
+        let printed = (place(&pi, "start").0 + 1, place(&pi, "end").0 + 1);
+        assert_eq!(printed, lines, "{keys:?}, as Pi prints them: {pi}");
+    }
+}
+
+#[test]
 fn s05_reversed_and_block_selections_are_what_was_highlighted() {
     let desk = desk("abcdef\n\tghi é😀\nmn\nopqrst\n");
     for (keys, text) in [
@@ -192,7 +220,7 @@ fn s09_special_buffers_are_never_told_as_files() {
     let opts = json!({ "agents": { "aivyx": { "enabled": true }, "rivumi": { "enabled": true } } });
     let builder = Nvim::builder().opts(opts).before(
         // Without netrw a folder is a buffer like that of a file.
-        "vim.fn.mkdir('.rivumi/ide', 'p') vim.g.loaded_netrwPlugin, vim.g.loaded_netrw = 1, 1",
+        "vim.fn.mkdir('.rivumi/ide', 'p') vim.fn.mkdir('folder') vim.g.loaded_netrwPlugin, vim.g.loaded_netrw = 1, 1",
     );
     let desk = desk_of(builder.after("vim.o.hidden = true").file("a.txt", "one\ntwo\nthree\n"));
     let (nvim, path) = (&desk.nvim, desk.nvim.path("a.txt"));
@@ -246,6 +274,7 @@ fn s09_special_buffers_are_never_told_as_files() {
         "terminal cat",
         "new | setlocal buftype=nofile filetype=zork | file Explorer",
         "edit .",
+        "badd folder",
         "enew | file oil:///tmp/",
         "enew | file fugitive:///x/.git//0/a",
         "enew | file /dev/stdin",

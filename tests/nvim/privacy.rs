@@ -359,6 +359,127 @@ fn the_switch_is_of_a_project_and_remembered_whenever_it_was_turned() {
 }
 
 #[test]
+fn the_switch_is_of_the_whole_project_and_its_files_are_private_from_anywhere() {
+    let nvim = Nvim::builder()
+        .before("vim.fn.mkdir('repo/.git', 'p') vim.fn.mkdir('repo/sub') vim.fn.mkdir('else')")
+        .after("vim.o.hidden = true")
+        .start();
+    for (file, text) in [("repo/sub/a.txt", SECRET), ("else/b.txt", "in the open")] {
+        nvim.write(file, format!("{text}\n"));
+    }
+    let agents = [Client::connect(&nvim, Dialect::Claude), Client::connect(&nvim, Dialect::Pi)];
+    nvim.cmd("cd repo/sub | edit a.txt");
+    diagnose(&nvim);
+    selected(&nvim);
+    for agent in &agents {
+        agent.wait_selection("the line", |s| s["text"].as_str().unwrap().contains(SECRET));
+    }
+    nvim.cmd("IdeShare off");
+    nvim.wait_until("it to be off", || nvim.status()["sharing"] == json!(false));
+    nvim.settle(Duration::from_millis(600));
+    let heard = agents.each_ref().map(|agent| agent.selections().len());
+    let nothing = |when: &str| {
+        nvim.cmd("call cursor(1, 1)");
+        nvim.input("<C-\\><C-n>V");
+        nvim.settle(Duration::from_millis(400));
+        nvim.input("<Esc>");
+        for (agent, from) in agents.iter().zip(heard) {
+            let mut told = format!("{:?}", &agent.selections()[from..]);
+            for tool in ["getCurrentSelection", "getOpenEditors", "getDiagnostics"] {
+                told += &agent.tool(tool, json!({})).to_string();
+            }
+            assert!(!told.contains(SECRET) && !told.contains("a.txt"), "{when}: {told}");
+        }
+        let asked = nvim.path("repo/sub/a.txt");
+        let dirty = about(&agents[0], "checkDocumentDirty", json!({}), &asked);
+        assert!(dirty.contains(r#"\"success\":false"#), "{when}: {dirty}");
+    };
+    for (go, shared) in [
+        ("cd ..", false),
+        ("cd sub", false),
+        ("cd ../../else", true),
+        ("cd ../repo | tab split | tcd ../else", true),
+        ("tabclose | lcd ../else", true),
+    ] {
+        nvim.cmd(go);
+        nvim.wait_until(go, || nvim.status()["sharing"] == json!(shared));
+        nothing(go);
+    }
+    // What lies beside it is as open as ever.
+    nvim.cmd("edit ../else/b.txt");
+    selected(&nvim);
+    for agent in &agents {
+        agent.wait_selection("the other file", |s| s["text"].as_str().unwrap().contains("open"));
+    }
+    nvim.cmd("cd ../repo");
+    nvim.wait_until("the project", || nvim.status()["sharing"] == json!(false));
+    nvim.cmd("IdeStop");
+    let stopped = || nvim.lua::<bool>("return require('gangway').share()", ());
+    assert!(!stopped());
+    nvim.cmd("cd sub");
+    assert!(!stopped(), "a part of it");
+    nvim.cmd("cd ../../else");
+    assert!(stopped());
+}
+
+#[test]
+fn what_one_neovim_is_told_about_sharing_holds_in_the_others() {
+    let opts = json!({ "auto_start": "always", "agents": { "aivyx": { "enabled": true } } });
+    let first = Nvim::builder().opts(opts.clone()).file("a.txt", "x\n").start();
+    let second = Nvim::builder().home(&first.home).cwd(&first.cwd).opts(opts).file("a.txt", "x\n");
+    let second = second.start();
+    let claude = Client::connect(&second, Dialect::Claude);
+    let state: String = second.lua("return vim.env.XDG_STATE_HOME", ());
+    let contexts = Path::new(&state).join("aivyx-coder/editor-context");
+    let context = || std::fs::read_dir(&contexts).is_ok_and(|mut entries| entries.next().is_some());
+    claude.wait_selection("the file", |s| s["filePath"] == json!(second.path("a.txt")));
+    second.wait_until("the context file", context);
+    first.cmd("IdeShare off");
+    let begun = std::time::Instant::now();
+    claude.wait_selection("nothing", |s| s["selection"].is_null());
+    second.wait_until("the context file to go", || !context());
+    assert!(begun.elapsed() < Duration::from_millis(2500), "{:?}", begun.elapsed());
+    let line: String = second.lua("return require('gangway').statusline()", ());
+    assert!(line.contains("not sharing"), "{line}");
+    second.cmd("IdeShare on");
+    first.wait_until("it to be on again", || first.status()["sharing"] == json!(true));
+}
+
+#[test]
+fn a_switch_that_cannot_be_remembered_holds_here_and_the_user_is_told() {
+    let nvim = Nvim::builder().file("a.txt", "x\n").start();
+    let claude = Client::connect(&nvim, Dialect::Claude);
+    claude.wait_selection("the file", |s| s["filePath"] == json!(nvim.path("a.txt")));
+    let state: PathBuf = nvim.lua::<String>("return vim.fn.stdpath('state')", ()).into();
+    std::fs::create_dir_all(state.join("gangway/sharing.lock")).unwrap();
+    nvim.cmd("IdeShare off");
+    let told = || {
+        let said = nvim.notifications();
+        said.iter().filter(|text| text.contains("not remembered")).count()
+    };
+    nvim.wait_until("the message", || told() == 1);
+    claude.wait_selection("nothing", |s| s["selection"].is_null());
+    // Longer than it takes to look what others were told.
+    nvim.settle(Duration::from_millis(1500));
+    nvim.input("j");
+    nvim.settle(Duration::from_millis(300));
+    assert!(claude.selections().last().unwrap()["selection"].is_null());
+    assert_eq!((told(), &nvim.status()["sharing"]), (1, &json!(false)));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_window_into_the_kernel_is_no_file() {
+    let nvim = Nvim::builder().file("a.txt", "x\n").start();
+    let claude = Client::connect(&nvim, Dialect::Claude);
+    claude.wait_selection("the file", |s| s["filePath"] == json!(nvim.path("a.txt")));
+    nvim.edit("/proc/self/status");
+    selected(&nvim);
+    let told = everything(&claude);
+    assert!(!told.contains("/proc/") && !told.contains("Name:"), "{told}");
+}
+
+#[test]
 fn new_patterns_take_back_what_the_old_ones_let_out() {
     let nvim = Nvim::builder().file("a.txt", "x\n").start();
     let claude = Client::connect(&nvim, Dialect::Claude);

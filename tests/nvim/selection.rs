@@ -77,6 +77,26 @@ fn s01_a_quick_selection_counts_until_the_cursor_moves() {
 }
 
 #[test]
+fn a_selection_outlasts_a_restart_until_the_user_moves() {
+    let nvim = Nvim::builder().file("a.txt", "alpha beta\ngamma\ndelta\n").start();
+    let first = |text: &str| {
+        let agent = Client::connect(&nvim, Dialect::Pi);
+        let told = agent.wait_selection("the file", |s| s["filePath"] == json!(nvim.path("a.txt")));
+        assert_eq!(told["text"], text);
+    };
+    nvim.input("2GV<Esc>");
+    nvim.settle(Duration::from_millis(400));
+    first("gamma");
+    for (keys, text) in [("", "gamma"), ("k", "")] {
+        nvim.cmd("IdeStop");
+        nvim.input(keys);
+        nvim.cmd("IdeStart");
+        nvim.wait_until("the lock file", || !nvim.locks(Dialect::Pi).is_empty());
+        first(text);
+    }
+}
+
+#[test]
 fn claude_code_and_opencode_come_by_one_lock_file_and_each_hears_its_own_dialect() {
     let nvim = Nvim::builder().file("a.txt", "one\ntwo\nthree\n").start();
     assert_eq!(nvim.lock(Dialect::Claude).token, nvim.lock(Dialect::Opencode).token);

@@ -40,6 +40,8 @@ end
 function Yanked()
   local lines = vim.fn.getreg('"', 1, 1)
   for i, line in ipairs(lines) do lines[i] = line:gsub("\n", "\0") end
+  -- Whole lines are told with their last line break if only that shows the last one.
+  if vim.fn.getregtype('"') == "V" and lines[#lines] == "" then lines[#lines + 1] = "" end
   return (table.concat(lines, "\n"):gsub(".", function(c) return ("%02x"):format(c:byte()) end))
 end
 "#;
@@ -221,9 +223,12 @@ fn agrees(seen: &Seen, case: &Case) -> Result<(), TestCaseError> {
         let Range { start, end } = selection.range;
         prop_assert!(start <= end);
         for at in [start, end] {
+            // The buffer's last line, if it is empty, ends where the next one would begin.
+            let behind = case.lines.last().is_some_and(Vec::is_empty)
+                && at == Position::new(u32::try_from(case.lines.len()).unwrap(), 0);
             let line = case.lines.get(at.line as usize);
             let length = line.map(|line| lossy(line).encode_utf16().count());
-            prop_assert!(length.is_some_and(|length| at.character as usize <= length));
+            prop_assert!(behind || length.is_some_and(|length| at.character as usize <= length));
         }
     }
 
@@ -408,6 +413,29 @@ fn g06_a_source_that_cannot_be_copied_does_not_hide_the_others() {
         snapshot.diagnostics[&seen.nvim.path("a.txt")].iter().map(|it| &*it.message).collect();
     messages.sort_unstable();
     assert_eq!(messages, ["good", "warning"]);
+}
+
+#[test]
+fn g06_a_finding_that_cannot_be_told_hides_no_other_and_is_said_in_the_log() {
+    let seen = Seen::start();
+    seen.nvim.lua::<Value>(
+        "vim.diagnostic.config({ virtual_text = false, signs = false, underline = false })
+         local function fails() error({}) end
+         vim.diagnostic.set(vim.api.nvim_create_namespace('mixed'), 0, {
+           { lnum = 0, col = 0, message = 'first' },
+           { lnum = 0, col = 0, message = setmetatable({}, { __tostring = fails }) },
+           { lnum = 1, col = 0, message = 'last' } })",
+        (),
+    );
+    let failure: String = seen.nvim.lua("return Collect(true)", ());
+    assert_eq!(failure, "an error that is a table");
+    let raw = RawState::new(seen.nvim.read("packed"));
+    let snapshot = seen.tracker.borrow_mut().apply(&raw, &Plain).unwrap().snapshot;
+    let list = &snapshot.diagnostics[&seen.nvim.path("a.txt")];
+    assert_eq!(list.iter().map(|it| &*it.message).collect::<Vec<_>>(), ["first", "last"]);
+    let leaked: bool = seen.nvim.lua("return rawget(_G, 'failure') ~= nil", ());
+    assert!(!leaked, "a global variable");
+    assert_eq!(seen.snapshot().diagnostics[&seen.nvim.path("a.txt")].len(), 2, "the next one");
 }
 
 #[test]

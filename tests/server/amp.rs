@@ -125,7 +125,11 @@ async fn what_it_asks_is_answered_in_its_envelope() {
     };
     let found = json!({"entries": [{"uri": uri, "diagnostics": [
         entry(1, "error", "bad", "two"), entry(9, "hint", "far", "")]}]});
-    for asked in [path.as_str(), rig.dir.path().to_str().unwrap()] {
+    // By all the names that other agents may use as well.
+    let (link, folder) = (format!("{path}.link"), format!("{path}.folder"));
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    std::os::unix::fs::symlink(rig.dir.path(), &folder).unwrap();
+    for asked in [&path, rig.dir.path().to_str().unwrap(), &uri, &link, &folder] {
         let answer = amp.ask(json!({"id": 2, "getDiagnostics": {"path": asked}})).await;
         assert_eq!(answer, json!({"id": 2, "getDiagnostics": found}));
     }

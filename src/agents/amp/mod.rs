@@ -17,6 +17,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use self::wire::{Ask, Reply, Request};
+use super::mcp::tools::{by_another_name, paths_of};
 use super::mcp::{ClientEvent, ClientInfo, Dialect, Family, Link, Peer, Shared, lock};
 use super::{Host, OpenFile};
 use crate::context::Snapshot;
@@ -186,16 +187,19 @@ async fn answer(host: &dyn Host, text: &str) -> Option<String> {
 }
 
 /// Of one file, or of all below a folder.
-async fn diagnostics(host: &dyn Host, path: &Path) -> Reply {
+async fn diagnostics(host: &dyn Host, path: &str) -> Reply {
     let snapshot: Arc<Snapshot> = host.snapshot().await;
-    let path = path.to_path_buf();
+    let asked = paths_of(path);
     let collect = move || {
-        let found = snapshot
-            .diagnostics
-            .iter()
-            .filter(|(file, list)| !list.is_empty() && file.starts_with(&path));
+        let told = snapshot.diagnostics.iter().filter(|(_, list)| !list.is_empty());
+        let below = |file: &Path| asked.iter().any(|path| file.starts_with(path));
+        let mut found: Vec<_> = told.clone().filter(|(file, _)| below(file)).collect();
+        if found.is_empty() {
+            let mut is_meant = by_another_name(&asked, |file, path| file.starts_with(path));
+            found = told.filter(|(file, _)| is_meant(file)).collect();
+        }
         let mut room = MAX_ENTRIES;
-        let entries = found.map_while(|(file, list)| {
+        let entries = found.into_iter().map_while(|(file, list)| {
             let list = &list[..list.len().min(room)];
             room -= list.len();
             (!list.is_empty()).then(|| {

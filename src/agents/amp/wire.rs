@@ -2,7 +2,7 @@
 //!
 //! Pure, any thread. Lines and UTF-16 columns count from 0, ends are exclusive, like a snapshot's.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
@@ -20,7 +20,8 @@ pub(super) struct Request {
 pub(super) enum Ask {
     /// To be echoed.
     Ping(Value),
-    Diagnostics(PathBuf),
+    /// A path or a `file://` uri.
+    Diagnostics(String),
     Open(String),
     Wrong(String),
     Unknown,
@@ -39,7 +40,7 @@ pub(super) fn request(text: &str) -> Option<Request> {
     let ask = if let Some(mut ping) = about("ping") {
         Ask::Ping(ping.get_mut("message").map(Value::take).unwrap_or_default())
     } else if let Some(value) = about("getDiagnostics") {
-        text(value, "path").map_or_else(Ask::Wrong, |path| Ask::Diagnostics(path.into()))
+        text(value, "path").map_or_else(Ask::Wrong, Ask::Diagnostics)
     } else if let Some(value) = about("openURI") {
         text(value, "uri").map_or_else(Ask::Wrong, Ask::Open)
     } else {

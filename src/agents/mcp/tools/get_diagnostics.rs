@@ -3,14 +3,14 @@
 //! Claude Code gives up on the feature after three slow answers, and Pi waits for one before every
 //! turn, so the answer is what is known now. Files and entries are ordered worst first.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::{Call, Running, Tool, arguments, later, paths_of};
+use super::{Call, Running, Tool, arguments, by_another_name, later, paths_of};
 use crate::agents::mcp::dialect::{Dialect, WireRange, display, raw_uri};
 use crate::agents::mcp::rpc::{RpcError, ToolResult};
 use crate::context::{Code, Diagnostic, Severity, Snapshot};
@@ -46,32 +46,20 @@ fn start(call: Call, map: Map<String, Value>) -> Result<Running, RpcError> {
             let files = found.map(|(path, list)| (raw_uri(path), &**list)).collect();
             return answer(dialect, files);
         };
-        let path = match open_file(&snapshot, &uri) {
-            // The agent and Neovim may call one file by two names.
-            None => real_file(&snapshot, &uri).await,
-            found => found,
-        };
+        let path = open_file(&snapshot, &uri).await;
         let list = path.and_then(|path| snapshot.diagnostics.get(&path));
         // Echoed as asked: Claude Code compares letter by letter.
         answer(dialect, list.map(|list| (uri, &**list)).into_iter().collect())
     })
 }
 
-fn open_file(snapshot: &Snapshot, uri: &str) -> Option<PathBuf> {
-    paths_of(uri).into_iter().find(|path| snapshot.diagnostics.contains_key(path))
-}
-
-async fn real_file(snapshot: &Snapshot, uri: &str) -> Option<PathBuf> {
+async fn open_file(snapshot: &Snapshot, uri: &str) -> Option<PathBuf> {
     let asked = paths_of(uri);
-    if asked.is_empty() || snapshot.diagnostics.is_empty() {
-        return None;
+    if let Some(path) = asked.iter().find(|path| snapshot.diagnostics.contains_key(*path)) {
+        return Some(path.clone());
     }
     let open: Vec<PathBuf> = snapshot.diagnostics.keys().cloned().collect();
-    let search = move || {
-        let real = |path: &Path| std::fs::canonicalize(path).ok();
-        let asked = asked.iter().find_map(|path| real(path))?;
-        open.into_iter().find(|path| *path == asked || real(path).as_ref() == Some(&asked))
-    };
+    let search = move || open.into_iter().find(by_another_name(&asked, |open, it| open == it));
     // A file system may hang; a late answer is as bad as none.
     let searched = tokio::time::timeout(PATIENCE, tokio::task::spawn_blocking(search)).await;
     searched.ok()?.ok().flatten()

@@ -244,12 +244,13 @@ fn absolute(field: &str, path: &str) -> Result<PathBuf, String> {
 }
 
 /// The paths a `file://` uri may mean, the likeliest first: agents write it raw or percent-encoded,
-/// and some leave the scheme out. Empty for other schemes.
-pub(super) fn paths_of(uri: &str) -> Vec<PathBuf> {
-    let path = match uri.strip_prefix("file://") {
+/// and some leave the host or the scheme out. Empty for other schemes.
+pub(in crate::agents) fn paths_of(uri: &str) -> Vec<PathBuf> {
+    let scheme = uri.split_once(':').filter(|(scheme, _)| scheme.eq_ignore_ascii_case("file"));
+    let path = scheme.map_or(uri, |(_, rest)| match rest.strip_prefix("//") {
         Some(rest) => rest.strip_prefix("localhost").filter(|p| p.starts_with('/')).unwrap_or(rest),
-        None => uri,
-    };
+        None => rest,
+    });
     if !path.starts_with('/') {
         return Vec::new();
     }
@@ -259,6 +260,20 @@ pub(super) fn paths_of(uri: &str) -> Vec<PathBuf> {
         out.push(decoded);
     }
     out
+}
+
+/// The agent and Neovim may call one file by two names: tells whether an open file `is` what was
+/// asked for, by where symbolic links lead. Asks the file system.
+pub(in crate::agents) fn by_another_name(
+    asked: &[PathBuf],
+    is: impl Fn(&Path, &Path) -> bool,
+) -> impl FnMut(&PathBuf) -> bool {
+    let real = |path: &Path| std::fs::canonicalize(path).ok();
+    let asked = asked.iter().find_map(|path| real(path));
+    move |open| {
+        let Some(asked) = &asked else { return false };
+        is(open, asked) || real(open).is_some_and(|open| is(&open, asked))
+    }
 }
 
 /// `%XX` becomes that byte; a percent sign that starts no such thing stays. Bytes that are no
@@ -343,8 +358,11 @@ mod tests {
         assert_eq!(paths("file:///a/b%20c"), ["/a/b%20c", "/a/b c"]);
         assert_eq!(paths("/a/100%.txt"), ["/a/100%.txt"]);
         assert_eq!(paths("file://localhost/a"), ["/a"]);
+        assert_eq!(paths("file:/a/file:b"), ["/a/file:b"]);
+        assert_eq!(paths("FILE:///a"), ["/a"]);
+        assert_eq!(paths("/file:/a"), ["/file:/a"]);
         assert_eq!(paths("file:///a/%ff"), ["/a/%ff"]);
-        for other in ["", "a.txt", "_claude_fs_right:/a", "https://x/y", "file://host"] {
+        for other in ["", "a.txt", "_claude_fs_right:/a", "https://x/y", "file://host", "file:a"] {
             assert!(paths(other).is_empty(), "{other}");
         }
     }

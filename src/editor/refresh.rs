@@ -245,12 +245,16 @@ fn reload(editor: &Rc<Editor>, buf: Buf) -> Result<()> {
     if !api.buf_loaded(buf) || editor.stage.is_pane(buf) {
         return Ok(());
     }
-    // `:checktime` is not allowed in the command-line window; and what the user has selected, or an
-    // operator waits for, are lines by their numbers.
+    // `:checktime` is not allowed in the command-line window; and what an operator waits for, or a
+    // typed key would replace, are lines by their numbers.
     let (mode, _) = api.mode()?;
-    let counts =
-        mode.starts_with("no") || mode.starts_with(['v', 'V', '\u{16}', 's', 'S', '\u{13}']);
-    let held = counts && api.win_buf(api.current_win()?)? == buf;
+    let here = api.win_buf(api.current_win()?)? == buf;
+    let held = here && (mode.starts_with("no") || mode.starts_with(['s', 'S', '\u{13}']));
+    let selected: Option<[i64; 4]> = if here && mode.starts_with(['v', 'V', '\u{16}']) {
+        Some(api.func("getpos", "v")?)
+    } else {
+        None
+    };
     if held || !api.func::<String>("getcmdwintype", ())?.is_empty() {
         editor.after(RETRY, move |editor| reload_or_warn(editor, buf));
         return Ok(());
@@ -263,11 +267,17 @@ fn reload(editor: &Rc<Editor>, buf: Buf) -> Result<()> {
         views.push((win, api.in_win(win, |api| api.func("winsaveview", ()))?));
     }
     api.chunk("reload", include_str!("reload.lua"))?.call::<()>(buf)?;
-    if api.changedtick(buf)? == before || old.len() > FOLLOW_BYTES {
+    if api.changedtick(buf)? == before {
         return Ok(());
     }
-    let new = api.buf_text(buf)?;
-    let Some(origins) = kept_lines_within(FOLLOW_PATIENCE, &old, &new) else { return Ok(()) };
+    let origins = if old.len() > FOLLOW_BYTES {
+        None
+    } else {
+        kept_lines_within(FOLLOW_PATIENCE, &old, &api.buf_text(buf)?)
+    };
+    let Some(origins) = origins else {
+        return if selected.is_some() { api.command("normal! \x1b") } else { Ok(()) };
+    };
     for (win, view) in views {
         let line: i64 = view.get("lnum")?;
         let top: i64 = view.get("topline")?;
@@ -276,7 +286,13 @@ fn reload(editor: &Rc<Editor>, buf: Buf) -> Result<()> {
         view.set("topline", (top + moved - line).max(1))?;
         api.in_win(win, move |api| api.func::<()>("winrestview", view))?;
     }
-    Ok(())
+    let Some([_, line, col, _]) = selected else { return Ok(()) };
+    let _quiet = api.quiet()?;
+    match follow(&origins, line) {
+        Some(line) => api.chunk("reselect", include_str!("reselect.lua"))?.call::<()>((line, col)),
+        // Other lines than the user has seen there would be worse than none.
+        None => api.command("normal! \x1b"),
+    }
 }
 
 /// Where 1-based `line` of the old text went; `None` when it is gone.

@@ -44,7 +44,7 @@ pub(super) struct Kept {
 }
 
 /// Where a window is scrolled to.
-#[derive(PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 struct Scrolled {
     win: Win,
     buf: Buf,
@@ -59,6 +59,14 @@ impl Scrolled {
         let buf = api.win_buf(win)?;
         let (changedtick, cursor) = (api.changedtick(buf)?, api.cursor(win)?);
         Ok(Self { win, buf, changedtick, cursor, topline: topline(api, win)? })
+    }
+
+    /// Nobody has moved or changed anything since `before`. With the cursor in the first row Neovim
+    /// scrolls by itself when the tab line takes a row.
+    fn is_still(&self, before: &Self) -> bool {
+        let scrolls = before.topline == before.cursor.0;
+        let topline = if scrolls { before.topline } else { self.topline };
+        *before == Self { topline, ..*self }
     }
 
     fn restore(&self, api: &Api) -> Result<()> {
@@ -95,7 +103,8 @@ impl Kept {
     /// What nobody has changed meanwhile; `None` if somebody has changed the sizes.
     pub fn untouched(&self, api: &Api) -> Option<Untouched<'_>> {
         let now = Sizes::of(api, self.tab).ok()?;
-        let same = |view: &&Scrolled| Scrolled::of(api, view.win).is_ok_and(|now| now == **view);
+        let same =
+            |view: &&Scrolled| Scrolled::of(api, view.win).is_ok_and(|now| now.is_still(view));
         let views = self.views.iter().filter(same);
         (now == self.before || now == self.since)
             .then(|| Untouched { kept: self, views: views.collect() })

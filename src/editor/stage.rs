@@ -37,6 +37,8 @@ const ARM_AFTER: Duration = Duration::from_millis(300);
 const TICK: Duration = Duration::from_millis(40);
 /// Opening is tried this often before the agent is told that it cannot be shown.
 const MAX_FAILURES: u32 = 5;
+/// How often it is looked whether a pane was closed without an event.
+const LOOK: Duration = Duration::from_secs(1);
 
 struct Waiting {
     review: Arc<Review>,
@@ -61,6 +63,7 @@ pub struct Stage {
     /// Insert mode was ended to bring a view in at the next tick.
     interrupted: RefCell<Option<Origin>>,
     tick_due: Due,
+    look_due: Due,
     options: DiffOptions,
     /// The user's windows, from the first review to the last.
     sizes: RefCell<Option<Rc<Kept>>>,
@@ -226,6 +229,7 @@ impl Stage {
                         continue;
                     }
                     self.views.borrow_mut().push(Rc::clone(&view));
+                    self.look_for_closed(editor);
                     editor.announce_opened(&view);
                     if view.panes().is_some_and(|panes| panes.hunks.is_none()) {
                         diff_view::count(editor, &view);
@@ -255,6 +259,21 @@ impl Stage {
                 }
             }
         }
+    }
+
+    /// Scripts close windows without events, and nobody waits for ever for what nobody sees.
+    fn look_for_closed(&self, editor: &Rc<Editor>) {
+        let Some(claim) = self.look_due.claim() else { return };
+        editor.after(LOOK, move |editor| {
+            drop(claim);
+            let views = editor.stage.views();
+            for view in &views {
+                view.dismiss_if_closed(editor);
+            }
+            if !views.is_empty() {
+                editor.stage.look_for_closed(editor);
+            }
+        });
     }
 
     /// What cannot even be opened behind the user is announced all the same.

@@ -760,24 +760,38 @@ fn d41_a_file_that_is_deleted_or_no_file_any_more_leaves_the_buffer_alone() {
 fn d41_what_the_user_has_selected_stays_those_lines_while_the_file_grows() {
     let line = |i: usize| format!("line {i}\n");
     let old: String = (0..40).map(line).collect();
-    for (keys, rest, left) in [("20GVj", "d", 48), ("20Gd", "d", 49)] {
+    let new: String = (0..10).map(|i| format!("new {i}\n")).chain([old.clone()]).collect();
+    let begin = |keys: &str| {
         let nvim = Nvim::builder().tty(24, 80).file("a.txt", &old).start();
-        let _agent = Client::connect(&nvim, Dialect::Pi);
-        let buf: i64 = nvim.lua("return vim.api.nvim_get_current_buf()", ());
+        let agent = Client::connect(&nvim, Dialect::Pi);
         nvim.settle(Duration::from_millis(300));
         nvim.type_keys(keys);
         nvim.settle(Duration::from_millis(100));
-        let new: String = (0..10).map(|i| format!("new {i}\n")).chain([old.clone()]).collect();
         nvim.write("a.txt", &new);
-        nvim.settle(Duration::from_millis(400));
-        nvim.type_keys(rest);
-        nvim.settle(Duration::from_millis(300));
-        // A changed buffer is not reloaded: the user's edit counts.
-        let lines = nvim.lines(buf);
-        let taken = if rest == "d" && keys.contains('V') { 2 } else { 1 };
-        assert!([40 - taken, left].contains(&lines.len()), "{keys}: {} lines", lines.len());
-        assert!(lines.contains(&"line 18".into()) && lines.contains(&"line 21".into()), "{keys}");
+        (nvim, agent)
+    };
+    for (keys, mode) in [("20GVj", "V"), ("21Gvk0", "v"), ("20G\x16jl", "\x16")] {
+        let (nvim, _agent) = begin(keys);
+        nvim.wait_until("the new text", || nvim.lines(0).len() == 50);
+        assert_eq!(nvim.mode(), mode);
+        nvim.type_keys(":\x15");
+        nvim.type_keys("'<,'>delete\r");
+        nvim.wait_until(keys, || nvim.lines(0).len() == 48);
+        let lines = nvim.lines(0);
+        assert_eq!((lines[28].as_str(), lines[29].as_str()), ("line 18", "line 21"), "{keys}");
     }
+    // An operator that waits for its motion: the reload waits for it, and then the user's edit counts.
+    let (nvim, _agent) = begin("20Gd");
+    nvim.settle(Duration::from_millis(400));
+    nvim.type_keys("d");
+    nvim.wait_until("one line less", || nvim.lines(0).len() == 39);
+    nvim.settle(Duration::from_millis(300));
+    assert_eq!((nvim.lines(0)[18].as_str(), nvim.lines(0)[19].as_str()), ("line 18", "line 20"));
+    // Lines that are gone are not selected any more.
+    let (nvim, _agent) = begin("20GVj");
+    nvim.write("a.txt", "all\nis\nnew\n");
+    nvim.wait_until("the new text", || nvim.lines(0) == ["all", "is", "new"]);
+    assert_eq!(nvim.mode(), "n");
 }
 
 #[test]
@@ -790,10 +804,22 @@ fn d12_a_proposal_put_out_of_its_window_is_rejected() {
         ":noautocmd q<CR>",
         ":noautocmd close<CR>",
         ":noautocmd only<CR>:noautocmd hide<CR>",
+        "by a script",
     ] {
         let pending = agent.open_diff(nvim.path("a.txt"), NEW);
         let review = nvim.shown(&pending);
-        nvim.keys_in(&review.right, keys);
+        if keys == "by a script" {
+            nvim.lua::<()>(
+                "local win = ...
+                 vim.wo[win].winfixbuf = false
+                 vim.o.eventignore = 'all'
+                 vim.api.nvim_win_set_buf(win, 1)
+                 vim.o.eventignore = ''",
+                (review.right.win,),
+            );
+        } else {
+            nvim.keys_in(&review.right, keys);
+        }
         nvim.dismiss_prompts();
         assert_eq!(pending.verdict(), Verdict::Rejected, "{keys}");
         agent.close_tab(&pending);
@@ -885,19 +911,15 @@ fn d34_a_window_whose_cursor_is_in_its_first_row_is_scrolled_as_before() {
     nvim.settle(Duration::from_millis(200));
     let topline = || nvim.eval("line('w0')");
     assert_eq!(topline(), json!(200));
-    for accept in [true, false] {
+    for keys in [":w<CR>", ":q!<CR>", "\\r"] {
         let pending = agent.open_diff(nvim.path("b.txt"), NEW);
         let review = nvim.shown(&pending);
-        if accept {
-            nvim.accept(&review)
-        } else {
-            nvim.reject(&review)
-        }
+        nvim.keys_in(&review.right, keys);
         pending.wait();
         agent.close_tab(&pending);
         nvim.wait_until("the panes to go", || nvim.panes().is_empty());
         nvim.settle(Duration::from_millis(200));
-        assert_eq!(topline(), json!(200));
+        assert_eq!(topline(), json!(200), "{keys}");
     }
 }
 

@@ -42,6 +42,7 @@ struct Command {
     name: String,
     /// No argument and no range: it writes the whole buffer to its own name.
     bare: bool,
+    bang: bool,
     /// A command whose work cannot be looked into (a Lua function).
     opaque: bool,
 }
@@ -255,7 +256,8 @@ impl Keys {
             let opaque = definition.as_deref() == Some("") || OPAQUE.contains(&name.as_str());
             let bare = empty(list("args")) && empty(list("range"));
             let inside = opaque.then(|| list("args")).flatten();
-            commands.push(Command { name, bare, opaque });
+            let bang = parsed.get::<Option<bool>>("bang").ok().flatten().unwrap_or(false);
+            commands.push(Command { name, bare, bang, opaque });
             for text in inside.map(|args| texts_in(&self.api.lua, &args)).unwrap_or_default() {
                 self.look_into(Value::String(text), commands);
             }
@@ -345,6 +347,13 @@ impl Keys {
     #[must_use]
     pub fn says_write(&self) -> bool {
         self.state.command_line.borrow().as_deref().is_some_and(say_write)
+    }
+
+    /// The command line of this turn is `:q!`: away with it, in so many words.
+    #[must_use]
+    pub fn says_discard(&self) -> bool {
+        let discards = |c: &Command| c.name == "quit" && c.bang && c.bare;
+        self.state.command_line.borrow().iter().flatten().any(discards)
     }
 }
 

@@ -433,7 +433,12 @@ impl View {
             return self.accept(editor, false);
         }
         if !api.wins_of(buf)?.iter().any(|win| *win != closing) {
-            self.dismiss(editor);
+            // To an agent that asks elsewhere as well it is a difference.
+            if editor.keys.typed_in() == Some(closing) && editor.keys.says_discard() {
+                self.reject(editor);
+            } else {
+                self.dismiss(editor);
+            }
         }
         Ok(())
     }

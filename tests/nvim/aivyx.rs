@@ -124,6 +124,19 @@ fn closing_the_view_leaves_the_question_to_the_terminal() {
 }
 
 #[test]
+fn a_quit_with_a_bang_denies_as_its_key_does() {
+    for keys in [":q!<CR>", "ZQ"] {
+        let (nvim, mut aivyx) = pair();
+        let id = aivyx.write(&nvim);
+        in_view(&nvim, &id);
+        nvim.settle(ARMED);
+        nvim.input(keys);
+        let decision = aivyx.decision(&id, Duration::from_secs(3));
+        assert_eq!(decision.as_deref(), Some("deny"), "{keys}");
+    }
+}
+
+#[test]
 fn a_question_answered_in_the_terminal_goes_and_a_late_key_writes_nothing() {
     let (nvim, mut aivyx) = pair();
     let id = aivyx.write(&nvim);

@@ -9,6 +9,10 @@ local GROUP = "gangway.documents"
 --- the same before it writes, but asks with a prompt that would wait for the user for ever.
 local known = {}
 
+--- What each buffer's file is without symbolic links, asked when it was read, written or named: a
+--- question to a file system may take for ever, and this one would be about all that is open.
+local real_names = {}
+
 local function stamp(path)
   local stat = uv.fs_stat(path)
   return stat and { stat.mtime.sec, stat.mtime.nsec, stat.size } or nil
@@ -24,6 +28,11 @@ local function remember(buf)
   end
 end
 
+local function resolve(buf)
+  local name = vim.bo[buf].buftype == "" and api.nvim_buf_get_name(buf) or ""
+  real_names[buf] = name:byte(1) == 47 and uv.fs_realpath(name) or nil
+end
+
 local function install()
   local group = api.nvim_create_augroup(GROUP, { clear = true })
   local desc = "gangway: remember what was read, so that saving never has to ask"
@@ -32,26 +41,34 @@ local function install()
     desc = desc,
     callback = function(event)
       remember(event.buf)
+      resolve(event.buf)
+    end,
+  })
+  api.nvim_create_autocmd("BufFilePost", {
+    group = group,
+    desc = desc,
+    callback = function(event)
+      resolve(event.buf)
     end,
   })
   api.nvim_create_autocmd("BufUnload", {
     group = group,
     desc = desc,
     callback = function(event)
-      known[event.buf] = nil
+      known[event.buf], real_names[event.buf] = nil, nil
     end,
   })
   for _, buf in ipairs(api.nvim_list_bufs()) do
     if api.nvim_buf_is_loaded(buf) then
       remember(buf)
+      resolve(buf)
     end
   end
 end
 
---- The buffer of a file: by its literal name, else by the file it really is. Never by pattern, as
---- bufnr() would.
-local function find(path)
-  local real = uv.fs_realpath(path)
+--- The buffer of a file: by its literal name, else by the file it really is (`real`, nil where that
+--- is not known). Never by pattern, as bufnr() would.
+local function find(path, real)
   local other
   for _, buf in ipairs(api.nvim_list_bufs()) do
     if vim.bo[buf].buftype == "" then
@@ -59,17 +76,16 @@ local function find(path)
       if name == path then
         return buf
       end
-      if real and name:byte(1) == 47 and (not other or not api.nvim_buf_is_loaded(other))
-        and uv.fs_realpath(name) == real then
-        other = buf
+      if real and (real_names[buf] == real or name == real) then
+        other = other or buf
       end
     end
   end
   return other
 end
 
-local function loaded(path)
-  local buf = find(path)
+local function loaded(path, real)
+  local buf = find(path, real)
   return buf and api.nvim_buf_is_loaded(buf) and buf or nil
 end
 
@@ -99,8 +115,8 @@ local function refusal(path)
 end
 
 --- Loads a file into a listed buffer without a prompt.
-local function load(path)
-  local buf = find(path) or fn.bufadd(path)
+local function load(path, real)
+  local buf = find(path, real) or fn.bufadd(path)
   if not api.nvim_buf_is_loaded(buf) then
     -- About another Neovim's swap file there would be a screenful, with a prompt below.
     local shortmess = vim.o.shortmess
@@ -251,10 +267,10 @@ local function select(win, buf, found)
   end
 end
 
----@param what { path: string, start_text?: string, end_text?: string, line?: integer,
+---@param what { path: string, real?: string, start_text?: string, end_text?: string, line?: integer,
 ---  select_to_end_of_line: boolean, make_frontmost: boolean }
 local function open(what)
-  if not loaded(what.path) then
+  if not loaded(what.path, what.real) then
     local why = refusal(what.path)
     if why then
       return { refused = why }
@@ -263,7 +279,7 @@ local function open(what)
   if what.make_frontmost and fn.getcmdwintype() ~= "" then
     return { refused = "cannot be shown while the command-line window is open" }
   end
-  local ok, buf = pcall(load, what.path)
+  local ok, buf = pcall(load, what.path, what.real)
   if not ok then
     return { refused = "cannot be opened: " .. reason(buf) }
   end
@@ -303,8 +319,8 @@ end
 ------------------------------------------------------------------------------------- saving
 
 --- Returns whether something was written, or false and why not.
-local function save(path)
-  local buf = loaded(path)
+local function save(path, real)
+  local buf = loaded(path, real)
   if not buf then
     return false, "is not open in Neovim"
   end
@@ -340,15 +356,15 @@ return {
   open = open,
   save = save,
   --- nil when no buffer is loaded for `path`, else whether it is modified.
-  modified = function(path)
-    local buf = loaded(path)
+  modified = function(path, real)
+    local buf = loaded(path, real)
     if buf then
       return vim.bo[buf].modified
     end
   end,
   --- The encodings to try, best first, separated by commas.
-  encodings = function(path)
-    local buf = loaded(path)
+  encodings = function(path, real)
+    local buf = loaded(path, real)
     local own = buf and vim.bo[buf].fileencoding or ""
     return (own ~= "" and own .. "," or "") .. vim.o.fileencodings
   end,

@@ -1,7 +1,7 @@
 //! What an agent may have the editor do with a file: open it, save it, tell whether it is changed.
 //!
-//! On Neovim's thread (not `Send`). Buffers are found by their literal or real path, never by a
-//! pattern, no command line is ever built from a client's string, and nothing here can leave the
+//! On Neovim's thread (not `Send`). Buffers are found by their literal or real path (`real`: asked
+//! elsewhere, since a file system may hang), never by a pattern, no command line is ever built from a client's string, and nothing here can leave the
 //! user in front of a prompt.
 
 use std::os::unix::ffi::OsStrExt as _;
@@ -54,12 +54,18 @@ impl Documents {
     ///
     /// # Errors
     /// A sentence for the agent that names the file.
-    pub fn open_file(&self, lua: &Lua, what: &OpenFile) -> Result<Opened, String> {
+    pub fn open_file(
+        &self,
+        lua: &Lua,
+        what: &OpenFile,
+        real: Option<&Path>,
+    ) -> Result<Opened, String> {
         let path = usable(&what.path)?;
         let say = |why: &dyn std::fmt::Display| sentence(&path, why);
         let open = || -> mlua::Result<Result<Opened, String>> {
             let request = lua.create_table()?;
-            request.set("path", lua.create_string(path.as_os_str().as_bytes())?)?;
+            request.set("path", name(lua, &path)?)?;
+            request.set("real", real.map(|real| name(lua, real)).transpose()?)?;
             request.set("start_text", what.start_text.as_deref())?;
             request.set("end_text", what.end_text.as_deref())?;
             request.set("line", what.line)?;
@@ -91,10 +97,10 @@ impl Documents {
     /// # Errors
     /// A sentence for the agent that names the file: not open, read-only, changed on disk since it
     /// was read, or what Neovim says.
-    pub fn save(&self, lua: &Lua, path: &Path) -> Result<bool, String> {
+    pub fn save(&self, lua: &Lua, path: &Path, real: Option<&Path>) -> Result<bool, String> {
         let path = usable(path)?;
         let save = || -> mlua::Result<(bool, Option<mlua::String>)> {
-            self.save.call(lua.create_string(path.as_os_str().as_bytes())?)
+            self.save.call(names(lua, &path, real)?)
         };
         match save() {
             Ok((saved, None)) => Ok(saved),
@@ -109,11 +115,15 @@ impl Documents {
     ///
     /// # Errors
     /// A sentence for the agent that names the file.
-    pub fn document(&self, lua: &Lua, path: &Path) -> Result<Option<Document>, String> {
+    pub fn document(
+        &self,
+        lua: &Lua,
+        path: &Path,
+        real: Option<&Path>,
+    ) -> Result<Option<Document>, String> {
         let path = usable(path)?;
-        let modified = || -> mlua::Result<Option<bool>> {
-            self.modified.call(lua.create_string(path.as_os_str().as_bytes())?)
-        };
+        let modified =
+            || -> mlua::Result<Option<bool>> { self.modified.call(names(lua, &path, real)?) };
         match modified() {
             // What has a path is not untitled.
             Ok(modified) => Ok(modified.map(|modified| Document { modified, untitled: false })),
@@ -124,14 +134,11 @@ impl Documents {
     /// The encodings to try for a file that is not UTF-8, as Neovim names them: the open buffer's
     /// 'fileencoding' first, then 'fileencodings'.
     #[must_use]
-    pub fn encodings(&self, lua: &Lua, path: &Path) -> Vec<String> {
-        let names = || -> mlua::Result<String> {
-            let path = lua.create_string(path.as_os_str().as_bytes())?;
-            self.encodings.call(path)
-        };
+    pub fn encodings(&self, lua: &Lua, path: &Path, real: Option<&Path>) -> Vec<String> {
+        let found = || -> mlua::Result<String> { self.encodings.call(names(lua, path, real)?) };
         let mut encodings: Vec<String> = Vec::new();
         // Without an answer UTF-8 is what is left to try.
-        for name in names().unwrap_or_default().split(',').map(str::trim) {
+        for name in found().unwrap_or_default().split(',').map(str::trim) {
             if !name.is_empty() && !encodings.iter().any(|known| known == name) {
                 encodings.push(name.to_string());
             }
@@ -149,6 +156,18 @@ fn usable(path: &Path) -> Result<PathBuf, String> {
         return Err(sentence(path, &"is not an absolute path"));
     }
     Ok(path.components().collect())
+}
+
+fn name(lua: &Lua, path: &Path) -> mlua::Result<mlua::String> {
+    lua.create_string(path.as_os_str().as_bytes())
+}
+
+fn names(
+    lua: &Lua,
+    path: &Path,
+    real: Option<&Path>,
+) -> mlua::Result<(mlua::String, Option<mlua::String>)> {
+    Ok((name(lua, path)?, real.map(|real| name(lua, real)).transpose()?))
 }
 
 fn sentence(path: &Path, why: &dyn std::fmt::Display) -> String {

@@ -299,6 +299,12 @@ impl Gate {
         share == Share::On
     }
 
+    /// Where a file's links lead, as far as the file system says that in time; on the runtime.
+    pub(super) async fn real(&self, path: &Path) -> Option<PathBuf> {
+        self.disk.learn(vec![(path.to_path_buf(), Asked::Fresh)]).await;
+        self.disk.real(path)
+    }
+
     /// The file may be told of; on the runtime.
     pub(super) async fn tells(&self, path: &Path) -> bool {
         self.disk.learn(vec![(path.to_path_buf(), Asked::Fresh)]).await;

@@ -56,10 +56,12 @@ impl Host for EditorHost {
     fn open_file(&self, what: OpenFile) -> BoxFuture<'_, Result<Option<Opened>, HostError>> {
         Box::pin(async move {
             let path = what.path.clone();
+            let real = self.gate.real(&path).await;
             let patience = Instant::now() + IDLE_PATIENCE;
             let opened = loop {
-                let (what, late) = (what.clone(), Instant::now() >= patience);
-                if let Some(opened) = self.act(move |editor| open(editor, what, late)).await? {
+                let (what, real, late) = (what.clone(), real.clone(), Instant::now() >= patience);
+                let open = move |editor: &Rc<Editor>| open(editor, what, real, late);
+                if let Some(opened) = self.act(open).await? {
                     break opened;
                 }
                 tokio::time::sleep(IDLE_LOOK).await;
@@ -73,11 +75,11 @@ impl Host for EditorHost {
             if !self.gate.tells(path).await {
                 return Ok(None);
             }
-            let path: PathBuf = path.to_owned();
+            let (path, real) = (path.to_owned(), self.gate.real(path).await);
             self.act(move |editor| {
-                let documents = editor.documents()?;
-                let open = documents.document(&editor.api.lua, &path)?.is_some();
-                open.then(|| documents.save(&editor.api.lua, &path)).transpose()
+                let (documents, lua) = (editor.documents()?, &editor.api.lua);
+                let open = documents.document(lua, &path, real.as_deref())?.is_some();
+                open.then(|| documents.save(lua, &path, real.as_deref())).transpose()
             })
             .await
         })
@@ -91,17 +93,21 @@ impl Host for EditorHost {
             if !self.gate.tells(path).await {
                 return Ok(None);
             }
-            let path: PathBuf = path.to_owned();
-            self.act(move |editor| editor.documents()?.document(&editor.api.lua, &path)).await
+            let (path, real) = (path.to_owned(), self.gate.real(path).await);
+            let ask = move |editor: &Rc<Editor>| {
+                editor.documents()?.document(&editor.api.lua, &path, real.as_deref())
+            };
+            self.act(ask).await
         })
     }
 
     fn encodings<'a>(&'a self, path: &'a Path) -> BoxFuture<'a, Vec<String>> {
-        let path: PathBuf = path.to_owned();
         Box::pin(async move {
-            let ask =
-                self.act(move |editor| Ok(editor.documents()?.encodings(&editor.api.lua, &path)));
-            ask.await.unwrap_or_default()
+            let (path, real) = (path.to_owned(), self.gate.real(path).await);
+            let ask = move |editor: &Rc<Editor>| {
+                Ok(editor.documents()?.encodings(&editor.api.lua, &path, real.as_deref()))
+            };
+            self.act(ask).await.unwrap_or_default()
         })
     }
 
@@ -123,7 +129,12 @@ impl Host for EditorHost {
 
 /// Opens a file, and shows it if the user's keys do not go astray by that. `None`: not now. `late`:
 /// what cannot be shown is loaded, and the user is told where it is.
-fn open(editor: &Rc<Editor>, mut what: OpenFile, late: bool) -> Result<Option<Opened>, String> {
+fn open(
+    editor: &Rc<Editor>,
+    mut what: OpenFile,
+    real: Option<PathBuf>,
+    late: bool,
+) -> Result<Option<Opened>, String> {
     let documents = editor.documents()?;
     if what.make_frontmost && !Stage::may_move_user(editor, false).unwrap_or(false) {
         if !late {
@@ -131,9 +142,9 @@ fn open(editor: &Rc<Editor>, mut what: OpenFile, late: bool) -> Result<Option<Op
         }
         what.make_frontmost = false;
         let name = editor.short_path(&what.path);
-        let opened = documents.open_file(&editor.api.lua, &what)?;
+        let opened = documents.open_file(&editor.api.lua, &what, real.as_deref())?;
         editor.api.notify(&format!("an agent has opened {name}; it is in the buffer list"), 2);
         return Ok(Some(opened));
     }
-    documents.open_file(&editor.api.lua, &what).map(Some)
+    documents.open_file(&editor.api.lua, &what, real.as_deref()).map(Some)
 }

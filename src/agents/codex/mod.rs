@@ -111,7 +111,7 @@ async fn serve(config: &CodexConfig, host: &Arc<dyn Host>, status: &Mutex<CodexS
                 tracing::debug!(%error, "Codex's socket");
             }
         } else if let Some(path) = config.sockets.first() {
-            match make(path) {
+            match make(path).await {
                 Ok((listener, made)) => {
                     tracing::info!(path = %path.display(), "made Codex's socket");
                     *lock(status) = CodexStatus::Serving(path.clone());
@@ -174,13 +174,19 @@ impl Drop for Made {
 }
 
 /// Listens where nobody does.
-fn make(path: &Path) -> io::Result<(UnixListener, Made)> {
+async fn make(path: &Path) -> io::Result<(UnixListener, Made)> {
     if let Some(dir) = path.parent() {
         files::private_dir(dir)?;
     }
     match std::fs::symlink_metadata(path) {
-        // Nobody was there a moment ago: it was left by one that crashed.
-        Ok(found) if found.file_type().is_socket() => std::fs::remove_file(path)?,
+        Ok(found) if found.file_type().is_socket() => match UnixStream::connect(path).await {
+            // It was left by one that crashed.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                std::fs::remove_file(path)?;
+            }
+            // It was not joined, for others could have put it there; it is not ours to remove.
+            _ => return Err(io::Error::other(format!("{} is another's", path.display()))),
+        },
         Ok(_) => return Err(io::Error::other(format!("{} is no socket", path.display()))),
         Err(_) => {}
     }

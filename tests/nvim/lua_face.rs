@@ -74,6 +74,30 @@ fn wrong_arguments_are_told_in_a_sentence_and_do_nothing() {
 }
 
 #[test]
+fn a_command_may_stand_behind_a_bar() {
+    let nvim = Nvim::start();
+    nvim.lock(Dialect::Pi);
+    for command in [
+        "IdeStop",
+        "IdeStart",
+        "IdeStatus",
+        "IdeReviews",
+        "IdeSend",
+        "IdeSuggest",
+        "PiSuggest",
+        "IdeAccept",
+        "IdeReject!",
+        "IdeAlwaysAllow",
+        "IdeShare on",
+        "IdeLog",
+    ] {
+        nvim.cmd(&format!("{command} | let g:behind = '{command}'"));
+        assert_eq!(nvim.eval("g:behind"), json!(command));
+    }
+    nvim.lock(Dialect::Pi);
+}
+
+#[test]
 fn options_that_are_no_table_are_complained_about_at_the_start() {
     let nvim = Nvim::builder().no_setup().start();
     nvim.lua::<()>(
@@ -562,4 +586,12 @@ fn the_commands_complete_and_refuse_nonsense() {
     let told = nvim.notifications();
     assert_eq!(told.len(), 3, "{told:?}");
     assert!(told.iter().all(|text| text.starts_with("gangway: ")), "{told:?}");
+    // An agent's own words for its request: none that would end the command.
+    nvim.lua::<()>(
+        "require('gangway').status = function()
+           return { reviews = { { id = 'a-1_b.c' }, { id = 'a|qa!' }, { id = 'a\\nqa!' }, { id = 'a\"' } } }
+         end",
+        (),
+    );
+    assert_eq!(complete("IdeAccept "), ["a-1_b.c"]);
 }

@@ -98,6 +98,17 @@ fn a_command_may_stand_behind_a_bar() {
 }
 
 #[test]
+fn what_another_has_put_in_the_librarys_place_is_replaced() {
+    for junk in ["true", "5", "'x'", "{}", "{ version = '0.1.0' }", "function() end"] {
+        let junk = format!("package.loaded.gangway_native = {junk}");
+        let nvim = Nvim::builder().before(&junk).start();
+        nvim.lock(Dialect::Pi);
+        nvim.cmd("IdeStatus");
+        assert_eq!(nvim.notifications(), Vec::<String>::new(), "{junk}");
+    }
+}
+
+#[test]
 fn options_that_are_no_table_are_complained_about_at_the_start() {
     let nvim = Nvim::builder().no_setup().start();
     nvim.lua::<()>(

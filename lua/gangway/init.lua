@@ -302,4 +302,25 @@ function M._library(quiet)
   return library()
 end
 
+-- In a fast event (a callback of vim.uv) nearly nothing of the editor can be called: all of it happens
+-- right after, and returns nothing.
+for _, name in ipairs({
+  'setup',
+  'start',
+  'stop',
+  'accept',
+  'reject',
+  'always_allow',
+  'show',
+  'share',
+  'send',
+  'suggest',
+}) do
+  local run = M[name]
+  M[name] = function(...)
+    if vim.in_fast_event() then return vim.schedule_wrap(run)(...) end
+    return run(...)
+  end
+end
+
 return M

@@ -74,6 +74,45 @@ fn wrong_arguments_are_told_in_a_sentence_and_do_nothing() {
 }
 
 #[test]
+fn in_a_fast_event_all_of_it_happens_right_after() {
+    let nvim = Nvim::builder().file("a.txt", "one\n").start();
+    let agent = Client::connect(&nvim, Dialect::Claude);
+    let fast = |call: &str| {
+        let code = format!(
+            "_G.went = nil
+             local gangway = require('gangway')
+             vim.uv.new_timer():start(0, 0, function() _G.went = {{ pcall(function() return gangway.{call} end) }} end)"
+        );
+        nvim.lua::<()>(&code, ());
+        nvim.wait_until(call, || nvim.lua::<bool>("return _G.went ~= nil", ()));
+        assert_eq!(nvim.lua::<Value>("return _G.went", ()), json!([true]), "{call}");
+    };
+    let pending = agent.open_diff(nvim.path("a.txt"), "two\n");
+    let review = nvim.shown(&pending);
+    fast("show(1)");
+    fast("send()");
+    fast("share('off')");
+    nvim.wait_until("share", || nvim.status()["sharing"] == json!(false));
+    fast("suggest()");
+    nvim.goto(review.right.win);
+    nvim.settle(ARMED);
+    fast("accept()");
+    assert_eq!(pending.verdict(), Verdict::Saved("two\n".into()));
+    let pending = agent.open_diff(nvim.path("a.txt"), "three\n");
+    nvim.shown(&pending);
+    fast("always_allow(2)");
+    fast("reject(2)");
+    assert_eq!(pending.verdict(), Verdict::Rejected);
+    fast("stop()");
+    nvim.wait_until("stop", || nvim.status()["running"] == json!(false));
+    nvim.wait_no_locks();
+    fast("start()");
+    nvim.wait_until("start", || nvim.status()["running"] == json!(true));
+    fast("setup({ review = { bell = true } })");
+    assert!(!nvim.messages().contains("E5560"), "{}", nvim.messages());
+}
+
+#[test]
 fn a_command_may_stand_behind_a_bar() {
     let nvim = Nvim::start();
     nvim.lock(Dialect::Pi);

@@ -176,6 +176,7 @@ function M.status() show(M.status_lines(), 'gangway') end
 function M.log()
   local native, problem = gangway._library(true)
   if not native then return warn(problem) end
+  if not native.log_path() then return warn('there is no log (:IdeStatus says why)') end
   vim.cmd.sview({ args = { native.log_path() }, magic = { file = false, bar = false }, mods = { split = 'botright' } })
   vim.wo[0][0].wrap = false
   vim.cmd('normal! G')

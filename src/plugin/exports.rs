@@ -197,6 +197,9 @@ impl Plugin {
             reviews.push(entry)?;
         }
         let notes = api.table()?;
+        if let Some(problem) = log::problem() {
+            notes.push(problem)?;
+        }
         if let Some(running) = &*self.running.borrow() {
             for client in running.mcp.clients() {
                 clients.push(client_table(self, &client)?)?;

@@ -148,6 +148,23 @@ fn what_another_has_put_in_the_librarys_place_is_replaced() {
 }
 
 #[test]
+fn a_log_that_would_hold_neovim_up_is_done_without_and_said() {
+    let home = tempfile::tempdir().unwrap();
+    let log = home.path().join("state/nvim/gangway.log");
+    std::fs::create_dir_all(log.parent().unwrap()).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&log).status().unwrap().success());
+    let nvim = Nvim::builder().home(home.path()).start();
+    nvim.lock(Dialect::Pi);
+    let note = nvim.status()["notes"][0].as_str().map(str::to_owned);
+    nvim.cmd("IdeLog");
+    let told = nvim.notifications();
+    // What reads it, as a report of this test does, would wait for ever.
+    std::fs::remove_file(&log).unwrap();
+    assert!(note.as_ref().is_some_and(|note| note.contains("there is no log")), "{note:?}");
+    assert!(told.len() == 1 && told[0].contains("there is no log"), "{told:?}");
+}
+
+#[test]
 fn options_that_are_no_table_are_complained_about_at_the_start() {
     let nvim = Nvim::builder().no_setup().start();
     nvim.lua::<()>(

@@ -10,7 +10,7 @@ mod router;
 mod wire;
 
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -191,6 +191,8 @@ async fn make(path: &Path) -> io::Result<(UnixListener, Made)> {
         Err(_) => {}
     }
     let listener = UnixListener::bind(path)?;
+    // Some umasks take the owner's bits as well.
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
     let inode = std::fs::symlink_metadata(path)?.ino();
     Ok((listener, Made { path: path.into(), inode }))
 }

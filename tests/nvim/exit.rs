@@ -134,6 +134,30 @@ fn leaving_two_hundred_times_takes_less_than_a_second_each() {
 }
 
 #[test]
+fn stopping_and_leaving_are_quick_with_many_reviews() {
+    for leaves in [false, true] {
+        let nvim = Nvim::start();
+        let agent = Client::connect(&nvim, Dialect::Pi);
+        let pending: Vec<Pending> =
+            (0..150).map(|n| agent.open_diff(nvim.path(format!("{n}.txt")), "new\n")).collect();
+        let tabs = || nvim.lua::<usize>("return #vim.api.nvim_list_tabpages()", ());
+        nvim.wait_until("all of them", || tabs() == pending.len() + 1);
+        let took = if leaves {
+            nvim.quit("qa!").took
+        } else {
+            let began = std::time::Instant::now();
+            nvim.cmd("IdeStop");
+            assert_eq!(tabs(), 1);
+            began.elapsed()
+        };
+        assert!(took < LIMIT, "{took:?}, leaves: {leaves}");
+        for pending in pending {
+            assert_eq!(pending.verdict(), Verdict::Rejected);
+        }
+    }
+}
+
+#[test]
 fn leaving_past_our_handler_answers_what_is_pending_all_the_same() {
     let throws = |event: &str| {
         format!(

@@ -14,20 +14,23 @@ local function complete(name)
   return function(lead, line) return require('gangway.commands')[name](lead, line) end
 end
 
-command('IdeStart', run('start'), { desc = 'gangway: let agents connect' })
-command('IdeStop', run('stop'), { desc = 'gangway: reject what waits, disconnect agents' })
-command('IdeStatus', run('status'), { desc = 'gangway: port, agents, reviews' })
-command('IdeReviews', run('reviews'), { desc = 'gangway: choose a waiting review' })
-command('IdeLog', run('log'), { desc = 'gangway: open the log' })
+command('IdeStart', run('start'), { bar = true, desc = 'gangway: let agents connect' })
+command('IdeStop', run('stop'), { bar = true, desc = 'gangway: reject what waits, disconnect agents' })
+command('IdeStatus', run('status'), { bar = true, desc = 'gangway: port, agents, reviews' })
+command('IdeReviews', run('reviews'), { bar = true, desc = 'gangway: choose a waiting review' })
+command('IdeLog', run('log'), { bar = true, desc = 'gangway: open the log' })
 command('IdeSend', run('send'), {
   range = true,
+  bar = true,
   nargs = '?',
   complete = complete('complete_send'),
   desc = 'gangway: mention lines to the agent',
 })
-command('IdeSuggest', run('suggest'), { desc = 'gangway: let an agent go on with the text at the cursor' })
+command('IdeSuggest', run('suggest'), { bar = true, desc = 'gangway: let an agent go on with the text at the cursor' })
 -- The name pi-ide.nvim gave it.
-if vim.fn.exists(':PiSuggest') == 0 then command('PiSuggest', 'IdeSuggest', { desc = 'gangway: :IdeSuggest' }) end
+if vim.fn.exists(':PiSuggest') == 0 then
+  command('PiSuggest', 'IdeSuggest', { bar = true, desc = 'gangway: :IdeSuggest' })
+end
 command('IdeAgent', run('agent'), {
   nargs = '+',
   complete = 'shellcmd',
@@ -37,12 +40,14 @@ for name, fn in pairs({ IdeAccept = 'accept', IdeReject = 'reject', IdeAlwaysAll
   command(name, run(fn), {
     nargs = '?',
     bang = true,
+    bar = true,
     complete = complete('complete_review'),
     desc = 'gangway: ' .. fn:gsub('_', ' ') .. ' a review (with an id or !: unseen)',
   })
 end
 command('IdeShare', run('share'), {
   nargs = '?',
+  bar = true,
   complete = complete('complete_share'),
   desc = 'gangway: what agents may see: on, off or toggle',
 })

@@ -158,7 +158,7 @@ impl Drop for Temp {
 /// as well: else a generous umask lets others swap it). One that exists is tightened.
 ///
 /// # Errors
-/// When `path` is something else, a symbolic link, or another user's.
+/// When `path` is something else, a symbolic link, another user's, or made for all (`/tmp`).
 pub fn private_dir(path: &Path) -> io::Result<()> {
     let named = |error: io::Error| {
         io::Error::new(
@@ -175,13 +175,17 @@ fn make_private(path: &Path) -> io::Result<()> {
     if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
         make_parents(parent)?;
     }
-    match rustix::fs::mkdir(&path, DIR_MODE) {
-        Ok(()) | Err(Errno::EXIST) => {}
-        Err(error) => return Err(error.into()),
-    }
+    make_one(&path)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     // Through one descriptor, so that what was checked is what is changed.
-    let dir = match rustix::fs::open(&path, flags, Mode::empty()) {
+    let opened = match rustix::fs::open(&path, flags, Mode::empty()) {
+        Err(Errno::ACCESS) => {
+            let_owner_in(&path)?;
+            rustix::fs::open(&path, flags, Mode::empty())
+        }
+        opened => opened,
+    };
+    let dir = match opened {
         Ok(dir) => dir,
         Err(Errno::LOOP | Errno::NOTDIR) => {
             let what = what_is(&path).unwrap_or("not a directory");
@@ -190,7 +194,14 @@ fn make_private(path: &Path) -> io::Result<()> {
         Err(error) => return Err(error.into()),
     };
     let stat = rustix::fs::fstat(&dir)?;
-    if Mode::from_raw_mode(stat.st_mode) & Mode::from_raw_mode(0o7777) != DIR_MODE {
+    let mode = Mode::from_raw_mode(stat.st_mode) & Mode::from_raw_mode(0o7777);
+    if stat.st_uid != rustix::process::geteuid().as_raw() {
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "it belongs to another user"));
+    }
+    if mode.contains(Mode::SVTX) {
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "it is shared by all users"));
+    }
+    if mode != DIR_MODE {
         rustix::fs::fchmod(&dir, DIR_MODE)?;
     }
     tidy(&path);
@@ -198,20 +209,36 @@ fn make_private(path: &Path) -> io::Result<()> {
 }
 
 fn make_parents(path: &Path) -> io::Result<()> {
-    match rustix::fs::mkdir(path, DIR_MODE) {
-        Ok(()) | Err(Errno::EXIST) => Ok(()),
+    match make_one(path) {
         Err(Errno::NOENT) => {
             let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
             make_parents(parent.ok_or(Errno::NOENT)?)?;
-            match rustix::fs::mkdir(path, DIR_MODE) {
-                Ok(()) | Err(Errno::EXIST) => Ok(()),
-                Err(error) => Err(error.into()),
-            }
+            Ok(make_one(path)?)
         }
         // A read-only parent of something that exists.
         Err(_) if path.is_dir() => Ok(()),
-        Err(error) => Err(error.into()),
+        made => Ok(made?),
     }
+}
+
+/// A directory, unless something is there already.
+fn make_one(path: &Path) -> Result<(), Errno> {
+    match rustix::fs::mkdir(path, DIR_MODE) {
+        Ok(()) => let_owner_in(path),
+        Err(Errno::EXIST) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Gives a directory of the user's own back what a umask or a `chmod 0` has taken from them too.
+fn let_owner_in(path: &Path) -> Result<(), Errno> {
+    let stat = rustix::fs::lstat(path)?;
+    let ours = stat.st_uid == rustix::process::geteuid().as_raw()
+        && FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+    if ours && !Mode::from_raw_mode(stat.st_mode).contains(DIR_MODE) {
+        rustix::fs::chmod(path, DIR_MODE)?;
+    }
+    Ok(())
 }
 
 /// The bytes of a plain file of at most `limit` bytes. Never blocks on a pipe or a device, never
@@ -334,13 +361,20 @@ mod tests {
 
     #[test]
     fn private_files_are_0600_in_0700_whatever_the_umask() {
-        // The umask belongs to the whole process: the only test that may change it, and never to
-        // one that takes the owner's bits from the files of the others.
+        const CHILD: &str = "GANGWAY_TEST_UMASK";
+        // The umask belongs to the whole process, so this needs one of its own.
+        if std::env::var_os(CHILD).is_none() {
+            let name = "files::tests::private_files_are_0600_in_0700_whatever_the_umask";
+            let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+            let output = command.args(["--exact", name]).env(CHILD, "1").output().unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+            return;
+        }
         let umask = |bits| rustix::process::umask(Mode::from_raw_mode(bits));
         let dir = tempfile::tempdir().unwrap();
-        for (number, bits) in [0o000, 0o022].into_iter().enumerate() {
+        for bits in [0o000, 0o022, 0o177, 0o277, 0o377, 0o777] {
             let old = umask(bits);
-            let home = dir.path().join(number.to_string()).join("a/b");
+            let home = dir.path().join(bits.to_string()).join("a/b");
             let made = private_dir(&home);
             let written = write_private(&home.join("1.lock"), b"x");
             umask(old.bits());
@@ -351,6 +385,37 @@ mod tests {
             assert_eq!(mode(&home.join("1.lock")), 0o600, "umask {bits:o}");
             assert_eq!(names(&home), ["1.lock"]);
         }
+    }
+
+    #[test]
+    fn a_directory_of_all_users_or_of_another_is_refused_and_stays_as_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tmp");
+        std::fs::create_dir(&path).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o1777)).unwrap();
+        assert!(private_dir(&path).unwrap_err().to_string().contains("shared by all users"));
+        assert_eq!(mode(&path), 0o1777);
+        // Only root can make one of another's; everybody else finds the root directory to be that.
+        let other = dir.path().join("other");
+        std::fs::create_dir(&other).unwrap();
+        let other = match std::os::unix::fs::chown(&other, Some(12345), None) {
+            Ok(()) => other,
+            Err(_) => "/".into(),
+        };
+        let before = mode(&other);
+        assert!(private_dir(&other).unwrap_err().to_string().contains("another user"));
+        assert_eq!(mode(&other), before);
+    }
+
+    #[test]
+    fn a_directory_that_its_owner_cannot_enter_is_opened_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ide");
+        std::fs::create_dir(&path).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o000)).unwrap();
+        private_dir(&path).unwrap();
+        write_private(&path.join("1.lock"), b"x").unwrap();
+        assert_eq!(mode(&path), 0o700);
     }
 
     #[test]

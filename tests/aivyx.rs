@@ -294,6 +294,42 @@ async fn a_late_verdict_writes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_text_under_the_same_id_is_another_question() {
+    let editor = Editor::new();
+    let agent = editor.agent();
+    let ask = |text: &str| {
+        let mut body = Agent::body("same");
+        body["new_content"] = json!(text);
+        agent.write(&body);
+    };
+    let proposed = |text: &str| {
+        let pending = editor.desk.pending();
+        let found = pending.iter().find(|(review, _)| &*review.kind.proposed() == text);
+        (pending.len() == 1).then_some(found)?.map(|(review, _)| review.id.0.to_string())
+    };
+    let shown = async |text: &str| {
+        let end = Instant::now() + ms(4000);
+        while proposed(text).is_none() {
+            assert!(Instant::now() < end, "{text:?} is not shown");
+            sleep(ms(5)).await;
+        }
+        proposed(text).unwrap()
+    };
+    ask("harmless\n");
+    shown("harmless\n").await;
+    ask("evil\n");
+    // A moment before the key, and long before it.
+    editor.decide("same", accept());
+    let id = shown("evil\n").await;
+    assert!(!agent.response().exists(), "answered unseen");
+    ask("worse\n");
+    let last = shown("worse\n").await;
+    assert!(!editor.decide(&id, accept()), "a key meant for the text before");
+    assert!(editor.decide(&last, Verdict::Reject));
+    assert_eq!(agent.poll("same", ms(2000)).await.as_deref(), Some("deny"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_processes_in_one_directory() {
     let editor = Editor::new();
     let (a, b) = (editor.agent(), editor.agent());

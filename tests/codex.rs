@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -247,6 +247,21 @@ async fn a_socket_that_others_could_have_put_there_is_not_joined() {
     let codex = place.start("/work/a");
     let joined = CodexStatus::Joined(place.config.sockets[1].clone());
     until("the second place", || codex.status() == joined).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_socket_that_somebody_listens_at_is_left_alone_though_others_may_write_beside_it() {
+    let place = Place::new();
+    let dir = place.socket().parent().unwrap();
+    std::fs::create_dir_all(dir).unwrap();
+    std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o770)).unwrap();
+    let _router = UnixListener::bind(place.socket()).unwrap();
+    let inode = || std::fs::symlink_metadata(place.socket()).unwrap().ino();
+    let before = inode();
+    let codex = place.start("/work/a");
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    codex.stop().await;
+    assert_eq!(inode(), before);
 }
 
 #[tokio::test(flavor = "multi_thread")]

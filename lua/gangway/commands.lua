@@ -22,7 +22,8 @@ M.always_allow = decide('always_allow')
 ---@param lead string
 function M.complete_review(lead)
   local ids = vim.tbl_map(function(review) return tostring(review.id) end, gangway.status().reviews)
-  return vim.tbl_filter(function(id) return vim.startswith(id, lead) end, ids)
+  -- An agent chooses some of them: what is behind a bar in one would be run.
+  return vim.tbl_filter(function(id) return vim.startswith(id, lead) and not id:find('[^%w_.-]') end, ids)
 end
 
 local SHARE = { 'on', 'off', 'toggle' }
@@ -175,6 +176,7 @@ function M.status() show(M.status_lines(), 'gangway') end
 function M.log()
   local native, problem = gangway._library(true)
   if not native then return warn(problem) end
+  if not native.log_path() then return warn('there is no log (:IdeStatus says why)') end
   vim.cmd.sview({ args = { native.log_path() }, magic = { file = false, bar = false }, mods = { split = 'botright' } })
   vim.wo[0][0].wrap = false
   vim.cmd('normal! G')

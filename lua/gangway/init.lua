@@ -34,10 +34,21 @@ local function configure(native)
   if #M.problems > 0 then complain_once(table.concat(M.problems, '\n')) end
 end
 
+--- The library if it is loaded already: for what makes no sense before.
+local function loaded()
+  local native = package.loaded.gangway_native
+  if type(native) == 'table' and rawget(native, 'configure') then return (require('gangway.native').load()) end
+  -- Whatever somebody else has put there is in our place.
+  package.loaded.gangway_native = nil
+end
+
 --- The library, configured; nil after a message.
 ---@param say (fun(problem: string))|false|nil instead of a message each time
 local function library(say)
-  local native, problem = require('gangway.native').load()
+  local native, problem = loaded(), nil
+  if not native then
+    native, problem = require('gangway.native').load()
+  end
   if not native then
     if say == nil then notify(problem, vim.log.levels.ERROR) end
     if say then say(problem) end
@@ -46,9 +57,6 @@ local function library(say)
   if not native.configured() or applied ~= options then configure(native) end
   return native
 end
-
---- The library if it is loaded already: for what makes no sense before.
-local function loaded() return package.loaded.gangway_native and (require('gangway.native').load()) end
 
 local function start(say)
   if not loaded() and require('gangway.native').in_coroutine() then
@@ -292,6 +300,27 @@ end
 function M._library(quiet)
   if quiet then return library(false) end
   return library()
+end
+
+-- In a fast event (a callback of vim.uv) nearly nothing of the editor can be called: all of it happens
+-- right after, and returns nothing.
+for _, name in ipairs({
+  'setup',
+  'start',
+  'stop',
+  'accept',
+  'reject',
+  'always_allow',
+  'show',
+  'share',
+  'send',
+  'suggest',
+}) do
+  local run = M[name]
+  M[name] = function(...)
+    if vim.in_fast_event() then return vim.schedule_wrap(run)(...) end
+    return run(...)
+  end
 end
 
 return M

@@ -80,11 +80,23 @@ pub enum Decision {
 impl Stage {
     /// The desk has news. Posted by the desk's listener.
     pub(crate) fn desk_changed(&self, editor: &Rc<Editor>) {
+        let mut fewer = false;
         for event in editor.desk.take_events() {
             match event {
                 Event::Opened(review) => Self::prepare(editor, review),
-                Event::Closed(review, verdict) => self.gone(editor, &review, &verdict),
+                Event::Closed(review, verdict) => {
+                    self.gone(editor, &review, &verdict);
+                    fewer = true;
+                }
             }
+        }
+        // Once for all of them: it goes through those that stay.
+        if fewer {
+            self.fit_options(editor, None);
+            for view in self.views() {
+                winbar::draw(editor, &view);
+            }
+            self.end(editor);
         }
         self.tick(editor);
     }
@@ -136,15 +148,10 @@ impl Stage {
                 view.close(editor);
             }
         }
-        self.fit_options(editor, None);
         if let Some(path) = review.kind.path() {
             editor.refresh.review_ended(editor, path);
         }
         editor.announce_closed(review, verdict);
-        for view in self.views() {
-            winbar::draw(editor, &view);
-        }
-        self.end(editor);
     }
 
     /// Files have changed on disk (paths without symbolic links): the left panes follow.

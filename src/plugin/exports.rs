@@ -5,8 +5,10 @@
 //! loaded.
 
 use std::cell::OnceCell;
+use std::mem::ManuallyDrop;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::time::Duration;
 
 use nvim_oxi::mlua::{self, FromLuaMulti, IntoLua, IntoLuaMulti, Lua, Table, Value};
 
@@ -23,7 +25,19 @@ use crate::log;
 use crate::panic::catch;
 
 thread_local! {
-    static PLUGIN: OnceCell<Rc<Plugin>> = const { OnceCell::new() };
+    static PLUGIN: Slot = const { Slot(OnceCell::new()) };
+}
+
+/// Dropped when the process ends, by whatever way it was left.
+struct Slot(OnceCell<Rc<Plugin>>);
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        // What it holds of Lua must not be touched any more: it is never dropped.
+        if let Some(plugin) = self.0.take().map(ManuallyDrop::new) {
+            plugin.end_without_neovim();
+        }
+    }
 }
 
 /// Registers the export table as `package.loaded.gangway_native`. A second call, also from another
@@ -43,7 +57,7 @@ pub fn open() -> mlua::Result<()> {
 }
 
 pub(super) fn plugin() -> Option<Rc<Plugin>> {
-    PLUGIN.try_with(|plugin| plugin.get().cloned()).ok().flatten()
+    PLUGIN.try_with(|slot| slot.0.get().cloned()).ok().flatten()
 }
 
 /// A Lua function that cannot take Neovim down.
@@ -64,7 +78,7 @@ fn build(lua: &Lua) -> mlua::Result<Table> {
     let made = Plugin::new(lua, || plugin().map(|p| Rc::clone(&p.editor)))?;
     leave_at_exit(lua, &made)?;
     PLUGIN.with(|slot| {
-        let _ = slot.set(made);
+        let _ = slot.0.set(made);
     });
     let table = lua.create_table()?;
     table.set("version", env!("CARGO_PKG_VERSION"))?;
@@ -197,6 +211,9 @@ impl Plugin {
             reviews.push(entry)?;
         }
         let notes = api.table()?;
+        if let Some(problem) = log::problem() {
+            notes.push(problem)?;
+        }
         if let Some(running) = &*self.running.borrow() {
             for client in running.mcp.clients() {
                 clients.push(client_table(self, &client)?)?;
@@ -384,7 +401,8 @@ impl Plugin {
         Ok(answer == 2)
     }
 
-    /// For the tests that show a panic anywhere leaves Neovim running.
+    /// For the tests that show a panic anywhere leaves Neovim running, and a worker that is stuck
+    /// lets it go.
     fn panic_on_purpose(self: &Rc<Self>, door: &str) -> mlua::Result<()> {
         #[allow(clippy::panic, reason = "that is what it is for")]
         fn boom() {
@@ -398,6 +416,7 @@ impl Plugin {
                 }
             }
             "worker" => self.editor.on_worker(boom),
+            "stuck" => self.editor.on_worker(|| std::thread::sleep(Duration::from_secs(60))),
             "autocmd" => {
                 let api = &self.editor.api;
                 let group = api.augroup("gangway_test")?;

@@ -35,6 +35,7 @@ use crate::editor::watch::{Feed, Keeper, feed};
 use crate::editor::{Bridge, Editor};
 use crate::log;
 use crate::review::desk::Desk;
+use crate::review::owed::Owed;
 use crate::server::lockfile::{Environment, LockFiles};
 use crate::server::{self, Credentials, Limits, Server, ServerConfig};
 use crate::sharing::SharingStore;
@@ -48,6 +49,8 @@ pub use exports::open;
 const WORKERS: usize = 2;
 /// How long leaving may wait for answers to be on the wire.
 const ANSWER_WITHIN: Duration = Duration::from_millis(300);
+/// The same, with what else is to be tidied up.
+const LEAVE_WITHIN: Duration = Duration::from_millis(350);
 /// A text the user accepted may take this long to be put together before Neovim leaves.
 const VERDICTS_WITHIN: Duration = Duration::from_secs(2);
 /// How long after that for the runtime to end.
@@ -377,46 +380,14 @@ impl Plugin {
             None => {}
         }
         self.suggesting.take();
-        let Shared { server, aivyx, rivumi, locks, socket, codex, .. } =
-            std::mem::take(&mut *lock(&running.shared));
-        // aivyx has its own prompt: its questions go there unanswered, they are not rejected.
-        if let Some(aivyx) = &aivyx {
-            aivyx.leave();
-        }
-        if !self.editor.owed.wait(VERDICTS_WITHIN) {
-            tracing::error!("an accepted text was not ready in time; it is rejected");
-        }
-        self.desk.shutdown();
-        let (done, finished) = std::sync::mpsc::channel::<()>();
-        if let Some(server) = &server {
+        let farewell = self.farewell(&running);
+        farewell.answer();
+        if let Some(server) = &farewell.shared.server {
             *self.before.borrow_mut() = Some((server.port(), server.credentials().clone()));
         }
+        let (done, finished) = std::sync::mpsc::channel::<()>();
         running.runtime.spawn(async move {
-            drop(locks);
-            if let Some(socket) = socket {
-                server::remove_socket(&socket);
-            }
-            let stop_server = async {
-                if let Some(server) = server {
-                    server.stop(ANSWER_WITHIN).await;
-                }
-            };
-            let stop_aivyx = async {
-                if let Some(aivyx) = aivyx {
-                    aivyx.stop().await;
-                }
-            };
-            let stop_rivumi = async {
-                if let Some(rivumi) = rivumi {
-                    rivumi.stop().await;
-                }
-            };
-            let stop_codex = async {
-                if let Some(codex) = codex {
-                    codex.stop().await;
-                }
-            };
-            tokio::join!(stop_server, stop_aivyx, stop_rivumi, stop_codex);
+            farewell.leave().await;
             let _ = done.send(());
         });
         // The reviews' windows go now, while sockets are still writing.
@@ -425,7 +396,7 @@ impl Plugin {
         self.editor.stop_watching();
         self.editor.set_clients(0);
         self.editor.set_runtime(None);
-        let _ = finished.recv_timeout(ANSWER_WITHIN + Duration::from_millis(50));
+        let _ = finished.recv_timeout(LEAVE_WITHIN);
         self.bridge.stop();
         running.runtime.shutdown_timeout(END_WITHIN);
         drop(stopping);
@@ -441,6 +412,84 @@ impl Plugin {
         let data = self.editor.api.table()?;
         self.editor.api.user_event("GangwayStopped", data);
         if start_again { self.start() } else { Ok(()) }
+    }
+
+    /// The process ends and nobody said so (`:noautocmd qa`, a handler of another's that threw,
+    /// `os.exit()`): what is pending is answered all the same. There is no Lua any more, and this
+    /// thread may have nothing left to log with.
+    fn end_without_neovim(&self) {
+        let Ok(Some(running)) = self.running.try_borrow_mut().map(|mut running| running.take())
+        else {
+            return;
+        };
+        self.bridge.stop();
+        let farewell = self.farewell(&running);
+        let (step, steps) = std::sync::mpsc::channel::<()>();
+        running.runtime.spawn(async move {
+            tokio::task::block_in_place(|| farewell.answer());
+            let _ = step.send(());
+            farewell.leave().await;
+            let _ = step.send(());
+        });
+        let _ = steps.recv_timeout(VERDICTS_WITHIN);
+        let _ = steps.recv_timeout(LEAVE_WITHIN);
+        running.runtime.shutdown_timeout(END_WITHIN);
+    }
+
+    fn farewell(&self, running: &Running) -> Farewell {
+        let shared = std::mem::take(&mut *lock(&running.shared));
+        Farewell { shared, owed: self.editor.owed.clone(), desk: self.desk.clone() }
+    }
+}
+
+/// The half of stopping that needs no Neovim. Any thread.
+struct Farewell {
+    shared: Shared,
+    owed: Owed,
+    desk: Desk,
+}
+
+impl Farewell {
+    /// Every question has its answer after this, though not on the wire yet.
+    fn answer(&self) {
+        // aivyx has its own prompt: its questions go there unanswered, they are not rejected.
+        if let Some(aivyx) = &self.shared.aivyx {
+            aivyx.leave();
+        }
+        if !self.owed.wait(VERDICTS_WITHIN) {
+            tracing::error!("an accepted text was not ready in time; it is rejected");
+        }
+        self.desk.shutdown();
+    }
+
+    /// Lets the answers out and removes our files.
+    async fn leave(self) {
+        let Shared { server, aivyx, rivumi, locks, socket, codex, .. } = self.shared;
+        drop(locks);
+        if let Some(socket) = socket {
+            server::remove_socket(&socket);
+        }
+        let stop_server = async {
+            if let Some(server) = server {
+                server.stop(ANSWER_WITHIN).await;
+            }
+        };
+        let stop_aivyx = async {
+            if let Some(aivyx) = aivyx {
+                aivyx.stop().await;
+            }
+        };
+        let stop_rivumi = async {
+            if let Some(rivumi) = rivumi {
+                rivumi.stop().await;
+            }
+        };
+        let stop_codex = async {
+            if let Some(codex) = codex {
+                codex.stop().await;
+            }
+        };
+        tokio::join!(stop_server, stop_aivyx, stop_rivumi, stop_codex);
     }
 }
 

@@ -171,7 +171,10 @@ impl Server {
     /// # Errors
     /// When the socket cannot be made: the name is taken or too long.
     pub fn listen_unix(&mut self, path: &Path) -> io::Result<()> {
-        self.listen(Listener::Unix(UnixListener::bind(path)?));
+        let listener = UnixListener::bind(path)?;
+        // Some umasks take the owner's bits as well.
+        std::fs::set_permissions(path, Permissions::from_mode(0o600))?;
+        self.listen(Listener::Unix(listener));
         Ok(())
     }
 
@@ -233,7 +236,11 @@ pub fn place_for_socket(bases: &[&Path], name: &str) -> io::Result<PathBuf> {
             .prefix(&format!("{name}-"))
             .permissions(Permissions::from_mode(0o700))
             .tempdir_in(base);
-        match made.map(|dir| dir.keep().join(SOCKET)) {
+        let made = made.and_then(|dir| {
+            std::fs::set_permissions(dir.path(), Permissions::from_mode(0o700))?;
+            Ok(dir.keep().join(SOCKET))
+        });
+        match made {
             Ok(path) if path.as_os_str().len() <= MAX_SOCKET_NAME => return Ok(path),
             Ok(path) => remove_socket(&path),
             Err(error) => trouble = error,

@@ -134,6 +134,62 @@ fn leaving_two_hundred_times_takes_less_than_a_second_each() {
 }
 
 #[test]
+fn stopping_and_leaving_are_quick_with_many_reviews() {
+    for leaves in [false, true] {
+        let nvim = Nvim::start();
+        let agent = Client::connect(&nvim, Dialect::Pi);
+        let pending: Vec<Pending> =
+            (0..150).map(|n| agent.open_diff(nvim.path(format!("{n}.txt")), "new\n")).collect();
+        let tabs = || nvim.lua::<usize>("return #vim.api.nvim_list_tabpages()", ());
+        nvim.wait_until("all of them", || tabs() == pending.len() + 1);
+        let took = if leaves {
+            nvim.quit("qa!").took
+        } else {
+            let began = std::time::Instant::now();
+            nvim.cmd("IdeStop");
+            assert_eq!(tabs(), 1);
+            began.elapsed()
+        };
+        assert!(took < LIMIT, "{took:?}, leaves: {leaves}");
+        for pending in pending {
+            assert_eq!(pending.verdict(), Verdict::Rejected);
+        }
+    }
+}
+
+#[test]
+fn leaving_past_our_handler_answers_what_is_pending_all_the_same() {
+    let throws = |event: &str| {
+        format!(
+            "vim.api.nvim_create_autocmd('{event}', {{ callback = function() error('x') end }})"
+        )
+    };
+    let stuck = "lua require('gangway.native').load()._panic('stuck') vim.cmd('noautocmd qa!')";
+    for (before, leave) in [
+        (String::new(), "noautocmd qa!"),
+        (String::new(), stuck),
+        (String::new(), "set eventignore=all | qa!"),
+        (String::new(), "lua os.exit(0)"),
+        (throws("QuitPre"), "lua vim.cmd('qa!')"),
+        (throws("ExitPre"), "lua vim.cmd('qa!')"),
+        (throws("VimLeavePre"), "lua vim.cmd('qa!')"),
+    ] {
+        let nvim = Nvim::builder().before(&before).write("a.txt", "one\n").start();
+        let locks = [nvim.lock(Dialect::Pi), nvim.lock(Dialect::Claude)];
+        let agents = [Dialect::Pi, Dialect::Claude].map(|d| Client::connect(&nvim, d));
+        let pending = agents.each_ref().map(|agent| agent.open_diff(nvim.path("a.txt"), "two\n"));
+        nvim.wait_until("two reviews", || nvim.right_panes().len() == 2);
+        let exit = nvim.quit(leave);
+        let told = format!("{before} {leave}: {exit:?}");
+        assert!(exit.signal.is_none() && exit.took < LIMIT, "{told}");
+        for pending in &pending {
+            assert_eq!(pending.verdict(), Verdict::Rejected, "{told}");
+        }
+        assert!(!locks.iter().any(|lock| lock.path.exists()), "{told}");
+    }
+}
+
+#[test]
 fn a_panic_while_leaving_is_no_reason_to_stay() {
     let nvim = Nvim::start();
     let lock = nvim.lock(Dialect::Pi);

@@ -74,6 +74,97 @@ fn wrong_arguments_are_told_in_a_sentence_and_do_nothing() {
 }
 
 #[test]
+fn in_a_fast_event_all_of_it_happens_right_after() {
+    let nvim = Nvim::builder().file("a.txt", "one\n").start();
+    let agent = Client::connect(&nvim, Dialect::Claude);
+    let fast = |call: &str| {
+        let code = format!(
+            "_G.went = nil
+             local gangway = require('gangway')
+             vim.uv.new_timer():start(0, 0, function() _G.went = {{ pcall(function() return gangway.{call} end) }} end)"
+        );
+        nvim.lua::<()>(&code, ());
+        nvim.wait_until(call, || nvim.lua::<bool>("return _G.went ~= nil", ()));
+        assert_eq!(nvim.lua::<Value>("return _G.went", ()), json!([true]), "{call}");
+    };
+    let pending = agent.open_diff(nvim.path("a.txt"), "two\n");
+    let review = nvim.shown(&pending);
+    fast("show(1)");
+    fast("send()");
+    fast("share('off')");
+    nvim.wait_until("share", || nvim.status()["sharing"] == json!(false));
+    fast("suggest()");
+    nvim.goto(review.right.win);
+    nvim.settle(ARMED);
+    fast("accept()");
+    assert_eq!(pending.verdict(), Verdict::Saved("two\n".into()));
+    let pending = agent.open_diff(nvim.path("a.txt"), "three\n");
+    nvim.shown(&pending);
+    fast("always_allow(2)");
+    fast("reject(2)");
+    assert_eq!(pending.verdict(), Verdict::Rejected);
+    fast("stop()");
+    nvim.wait_until("stop", || nvim.status()["running"] == json!(false));
+    nvim.wait_no_locks();
+    fast("start()");
+    nvim.wait_until("start", || nvim.status()["running"] == json!(true));
+    fast("setup({ review = { bell = true } })");
+    assert!(!nvim.messages().contains("E5560"), "{}", nvim.messages());
+}
+
+#[test]
+fn a_command_may_stand_behind_a_bar() {
+    let nvim = Nvim::start();
+    nvim.lock(Dialect::Pi);
+    for command in [
+        "IdeStop",
+        "IdeStart",
+        "IdeStatus",
+        "IdeReviews",
+        "IdeSend",
+        "IdeSuggest",
+        "PiSuggest",
+        "IdeAccept",
+        "IdeReject!",
+        "IdeAlwaysAllow",
+        "IdeShare on",
+        "IdeLog",
+    ] {
+        nvim.cmd(&format!("{command} | let g:behind = '{command}'"));
+        assert_eq!(nvim.eval("g:behind"), json!(command));
+    }
+    nvim.lock(Dialect::Pi);
+}
+
+#[test]
+fn what_another_has_put_in_the_librarys_place_is_replaced() {
+    for junk in ["true", "5", "'x'", "{}", "{ version = '0.1.0' }", "function() end"] {
+        let junk = format!("package.loaded.gangway_native = {junk}");
+        let nvim = Nvim::builder().before(&junk).start();
+        nvim.lock(Dialect::Pi);
+        nvim.cmd("IdeStatus");
+        assert_eq!(nvim.notifications(), Vec::<String>::new(), "{junk}");
+    }
+}
+
+#[test]
+fn a_log_that_would_hold_neovim_up_is_done_without_and_said() {
+    let home = tempfile::tempdir().unwrap();
+    let log = home.path().join("state/nvim/gangway.log");
+    std::fs::create_dir_all(log.parent().unwrap()).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&log).status().unwrap().success());
+    let nvim = Nvim::builder().home(home.path()).start();
+    nvim.lock(Dialect::Pi);
+    let note = nvim.status()["notes"][0].as_str().map(str::to_owned);
+    nvim.cmd("IdeLog");
+    let told = nvim.notifications();
+    // What reads it, as a report of this test does, would wait for ever.
+    std::fs::remove_file(&log).unwrap();
+    assert!(note.as_ref().is_some_and(|note| note.contains("there is no log")), "{note:?}");
+    assert!(told.len() == 1 && told[0].contains("there is no log"), "{told:?}");
+}
+
+#[test]
 fn options_that_are_no_table_are_complained_about_at_the_start() {
     let nvim = Nvim::builder().no_setup().start();
     nvim.lua::<()>(
@@ -562,4 +653,12 @@ fn the_commands_complete_and_refuse_nonsense() {
     let told = nvim.notifications();
     assert_eq!(told.len(), 3, "{told:?}");
     assert!(told.iter().all(|text| text.starts_with("gangway: ")), "{told:?}");
+    // An agent's own words for its request: none that would end the command.
+    nvim.lua::<()>(
+        "require('gangway').status = function()
+           return { reviews = { { id = 'a-1_b.c' }, { id = 'a|qa!' }, { id = 'a\\nqa!' }, { id = 'a\"' } } }
+         end",
+        (),
+    );
+    assert_eq!(complete("IdeAccept "), ["a-1_b.c"]);
 }

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use super::Tell;
 use super::key::project_key;
-use super::request::{Found, Request, Stamp, look};
+use super::request::{Found, Question, Request, Stamp, look};
 use crate::context::Root;
 use crate::files;
 use crate::review::desk::Desk;
@@ -60,13 +60,13 @@ struct Response<'a> {
 #[derive(Debug)]
 pub(super) struct Decided {
     key: String,
-    request: String,
+    question: Question,
     /// `None`: closed without a word, so aivyx's prompt has it.
     decision: Option<Decision>,
 }
 
 struct Shown {
-    request: String,
+    question: Question,
     review: ReviewId,
 }
 
@@ -77,7 +77,7 @@ struct Partial {
 }
 
 struct Sent {
-    request: String,
+    question: Question,
     /// When the request was first seen to be over.
     over: Option<Instant>,
 }
@@ -90,8 +90,8 @@ struct Slot {
     known: Option<Stamp>,
     partial: Option<Partial>,
     shown: Option<Shown>,
-    /// The request the user has dealt with; its file may stay for a while.
-    done: Option<String>,
+    /// What the user has dealt with; its file may stay for a while.
+    done: Option<Question>,
     sent: Option<Sent>,
     /// What was logged last, so that it is said once.
     complaint: Option<String>,
@@ -198,25 +198,26 @@ impl Approvals {
 
     /// Writes the answer, if aivyx still asks this very question.
     pub(super) fn decided(&mut self, decided: Decided, now: Instant) {
-        let Decided { key, request, decision } = decided;
+        let Decided { key, question, decision } = decided;
         let Some(slot) = self.slots.get_mut(&key) else { return };
-        if slot.shown.as_ref().is_some_and(|shown| shown.request == request) {
+        if slot.shown.as_ref().is_some_and(|shown| shown.question == question) {
             slot.shown = None;
         }
-        slot.done = Some(request.clone());
+        slot.done = Some(question.clone());
         let Some(decision) = decision else { return };
+        let id = &question.id;
         match look(&self.dir, &format!("{key}{REQUEST}"), &slot.root, None) {
-            Found::Whole(_, found) if found.id == request => {}
+            Found::Whole(_, found) if found.question == question => {}
             _ => {
-                tracing::info!("aivyx-coder no longer asks {request}: nothing is answered");
+                tracing::info!("aivyx-coder no longer asks {id}: nothing is answered");
                 return;
             }
         }
-        match self.respond(&key, &request, decision) {
+        match self.respond(&key, id, decision) {
             Ok(()) => {
-                tracing::info!("aivyx-coder's request {request}: {decision:?}");
+                tracing::info!("aivyx-coder's request {id}: {decision:?}");
                 if let Some(slot) = self.slots.get_mut(&key) {
-                    slot.sent = Some(Sent { request, over: None });
+                    slot.sent = Some(Sent { question, over: None });
                 }
             }
             Err(error) => {
@@ -282,14 +283,14 @@ impl Approvals {
             }
         }
         if let Some(request) = asks {
-            let shown = slot.shown.as_ref().is_some_and(|shown| shown.request == request.id);
+            let question = &request.question;
             if let Some(sent) = &mut slot.sent {
-                sent.over = (sent.request != request.id).then(|| sent.over.unwrap_or(now));
+                sent.over = (sent.question != *question).then(|| sent.over.unwrap_or(now));
             }
-            if !shown {
-                self.withdraw(&mut slot);
-                if slot.done.as_deref() != Some(&request.id) {
-                    self.show(key, &mut slot, *request);
+            if slot.shown.as_ref().is_none_or(|shown| shown.question != *question) {
+                let before = self.withdraw(&mut slot);
+                if slot.done.as_ref() != Some(question) {
+                    self.show(key, &mut slot, *request, before);
                 }
             }
         } else if over {
@@ -301,26 +302,31 @@ impl Approvals {
         self.slots.insert(key.to_owned(), slot);
     }
 
-    fn show(&self, key: &str, slot: &mut Slot, request: Request) {
+    /// `before`: what was shown until now.
+    fn show(&self, key: &str, slot: &mut Slot, request: Request, before: Option<Shown>) {
         if self.leaving.load(Ordering::Acquire) {
             return;
         }
+        let Request { question, kind, asked } = request;
+        // A key may be about to decide the old text, which still stands there, by that id.
+        let fresh = before.is_none_or(|before| before.question.id != question.id);
+        let id = fresh.then(|| ReviewId(question.id.as_str().into()));
         let proposal = Proposal {
             owner: self.owner,
             origin: "aivyx-coder".into(),
             // Without a name: two of one name would make the desk reject the first, and nobody
             // but the user may do that.
             name: "".into(),
-            id: Some(ReviewId(request.id.as_str().into())),
-            kind: request.kind,
+            id,
+            kind,
             editable: false,
             can_always: true,
-            asked: request.asked,
+            asked,
         };
         let (verdicts, leaving) = (self.verdicts.clone(), Arc::clone(&self.leaving));
         let on_desk = Arc::new(AtomicBool::new(false));
         let users = Arc::clone(&on_desk);
-        let (key, id) = (key.to_owned(), request.id.clone());
+        let (key, decided) = (key.to_owned(), question.clone());
         let answer = move |verdict| {
             // A desk that is closed rejects at once, and one that is being closed rejects
             // everything: that is not the user's word.
@@ -335,19 +341,20 @@ impl Approvals {
                 Verdict::Withdrawn(_) => return,
             };
             // Fails only when nobody is left to write the response.
-            let _ = verdicts.send(Decided { key, request: id, decision });
+            let _ = verdicts.send(Decided { key, question: decided, decision });
         };
         let review = self.desk.open(proposal, Box::new(answer));
         on_desk.store(true, Ordering::Release);
         if self.desk.get(&review.id).is_some() {
-            slot.shown = Some(Shown { request: request.id, review: review.id.clone() });
+            slot.shown = Some(Shown { question, review: review.id.clone() });
         }
     }
 
-    fn withdraw(&self, slot: &mut Slot) {
-        if let Some(shown) = slot.shown.take() {
-            self.desk.withdraw_one(self.owner, &shown.review, Withdrawal::Closed);
-        }
+    /// Takes back what is shown, and says what that was.
+    fn withdraw(&self, slot: &mut Slot) -> Option<Shown> {
+        let shown = slot.shown.take()?;
+        self.desk.withdraw_one(self.owner, &shown.review, Withdrawal::Closed);
+        Some(shown)
     }
 
     fn respond(&self, key: &str, request: &str, decision: Decision) -> std::io::Result<()> {
@@ -367,7 +374,7 @@ impl Approvals {
         let Some(sent) = slot.sent.take_if(over) else { return };
         let id = files::read_own(&path, MAX_RESPONSE).ok();
         let id = id.and_then(|bytes| serde_json::from_slice::<Id>(&bytes).ok());
-        if id.is_some_and(|id| id.request_id == sent.request)
+        if id.is_some_and(|id| id.request_id == sent.question.id)
             && let Err(error) = std::fs::remove_file(&path)
             && error.kind() != ErrorKind::NotFound
         {

@@ -5,10 +5,11 @@
 //! file that is whole and wrong.
 
 use std::fs::File;
+use std::hash::{BuildHasher, RandomState};
 use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::{FileType, Mode, OFlags, Stat};
@@ -46,11 +47,26 @@ impl Stamp {
     }
 }
 
+/// Which question it is: the same id with another content is another one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Question {
+    /// aivyx's UUID for it; not empty.
+    pub(super) id: String,
+    content: u64,
+}
+
+impl Question {
+    fn new(id: String, bytes: &[u8]) -> Self {
+        // Keyed by chance, so that nobody finds two contents that look the same.
+        static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+        Self { id, content: KEY.hash_one(bytes) }
+    }
+}
+
 /// A request that can be shown.
 #[derive(Debug)]
 pub(super) struct Request {
-    /// aivyx's UUID for it; not empty.
-    pub(super) id: String,
+    pub(super) question: Question,
     pub(super) kind: Kind,
     /// When the file was written.
     pub(super) asked: SystemTime,
@@ -113,8 +129,8 @@ pub(super) fn look(dir: &Path, name: &str, root: &Path, known: Option<&Stamp>) -
     }
     match parse(&bytes, root) {
         Ok((id, kind)) => {
-            let asked = modified(&stat);
-            Found::Whole(stamp, Box::new(Request { id, kind, asked }))
+            let (question, asked) = (Question::new(id, &bytes), modified(&stat));
+            Found::Whole(stamp, Box::new(Request { question, kind, asked }))
         }
         Err(Unusable::Incomplete) => Found::Partial(stamp),
         Err(Unusable::Wrong(why)) => refused(&why),
@@ -315,7 +331,7 @@ mod tests {
         std::fs::write(&file, body.to_string()).unwrap();
         chmod(&file, 0o600);
         let Found::Whole(stamp, request) = look(None) else { panic!("not seen") };
-        assert_eq!(request.id, "u");
+        assert_eq!(request.question.id, "u");
         assert!(request.asked.elapsed().unwrap() < Duration::from_secs(60));
         assert!(matches!(look(Some(&stamp)), Found::Same));
         chmod(&file, 0o620);

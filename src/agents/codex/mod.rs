@@ -10,7 +10,7 @@ mod router;
 mod wire;
 
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -111,7 +111,7 @@ async fn serve(config: &CodexConfig, host: &Arc<dyn Host>, status: &Mutex<CodexS
                 tracing::debug!(%error, "Codex's socket");
             }
         } else if let Some(path) = config.sockets.first() {
-            match make(path) {
+            match make(path).await {
                 Ok((listener, made)) => {
                     tracing::info!(path = %path.display(), "made Codex's socket");
                     *lock(status) = CodexStatus::Serving(path.clone());
@@ -174,17 +174,25 @@ impl Drop for Made {
 }
 
 /// Listens where nobody does.
-fn make(path: &Path) -> io::Result<(UnixListener, Made)> {
+async fn make(path: &Path) -> io::Result<(UnixListener, Made)> {
     if let Some(dir) = path.parent() {
         files::private_dir(dir)?;
     }
     match std::fs::symlink_metadata(path) {
-        // Nobody was there a moment ago: it was left by one that crashed.
-        Ok(found) if found.file_type().is_socket() => std::fs::remove_file(path)?,
+        Ok(found) if found.file_type().is_socket() => match UnixStream::connect(path).await {
+            // It was left by one that crashed.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                std::fs::remove_file(path)?;
+            }
+            // It was not joined, for others could have put it there; it is not ours to remove.
+            _ => return Err(io::Error::other(format!("{} is another's", path.display()))),
+        },
         Ok(_) => return Err(io::Error::other(format!("{} is no socket", path.display()))),
         Err(_) => {}
     }
     let listener = UnixListener::bind(path)?;
+    // Some umasks take the owner's bits as well.
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
     let inode = std::fs::symlink_metadata(path)?.ino();
     Ok((listener, Made { path: path.into(), inode }))
 }

@@ -26,11 +26,13 @@ pub(super) fn seen_in(family: Family, directory: &Path) -> Vec<(PathBuf, Seen)> 
 }
 
 /// Removes what crashed Neovims left in `directory`: lock files with our kind of name whose
-/// process is gone and whose port is closed. Nothing of anybody else.
+/// process is gone and whose port is closed. Nothing of anybody else. Before our own file is there:
+/// one with our process id was left by a process that had it before (containers begin anew at 1).
 pub(super) fn sweep(family: Family, directory: &Path) {
     for (path, seen) in seen_in(family, directory) {
         let ours = seen.name.starts_with("Neovim (") && seen.name.ends_with(')');
-        if ours && !files::is_alive(seen.pid) && !is_open(seen.port) {
+        let gone = seen.pid == std::process::id() || !files::is_alive(seen.pid);
+        if ours && gone && !is_open(seen.port) {
             tracing::info!(path = %path.display(), "removing a stale lock file");
             let _ = std::fs::remove_file(path);
             if let Some(socket) = seen.socket {

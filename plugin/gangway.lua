@@ -38,6 +38,8 @@ command('IdeAgent', run('agent'), {
 })
 for name, fn in pairs({ IdeAccept = 'accept', IdeReject = 'reject', IdeAlwaysAllow = 'always_allow' }) do
   command(name, run(fn), {
+    -- Visual mode puts one there; the whole review is meant all the same.
+    range = true,
     nargs = '?',
     bang = true,
     bar = true,

@@ -187,6 +187,7 @@ fn the_users_own_write_mappings_accept_an_unedited_proposal() {
         ":update<CR>",
         ":exe 'w'<CR>",
         ":lua vim.cmd.w()<CR>",
+        "V:IdeAccept<CR>",
         "q:iupdate<Esc><CR>",
         "q:ix<Esc><CR>",
         "q:iwq<CR>",

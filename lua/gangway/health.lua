@@ -144,7 +144,9 @@ end
 ---@param path string
 ---@return string[]
 local function last_errors(path)
-  local file = io.open(path, 'rb')
+  -- A pipe in its place would be waited for.
+  local stat = vim.uv.fs_lstat(path)
+  local file = stat and stat.type == 'file' and io.open(path, 'rb')
   if not file then return {} end
   local size = file:seek('end') or 0
   file:seek('set', math.max(0, size - 65536))

@@ -158,10 +158,12 @@ fn a_log_that_would_hold_neovim_up_is_done_without_and_said() {
     let note = nvim.status()["notes"][0].as_str().map(str::to_owned);
     nvim.cmd("IdeLog");
     let told = nvim.notifications();
+    let health = check(&nvim);
     // What reads it, as a report of this test does, would wait for ever.
     std::fs::remove_file(&log).unwrap();
     assert!(note.as_ref().is_some_and(|note| note.contains("there is no log")), "{note:?}");
     assert!(told.len() == 1 && told[0].contains("there is no log"), "{told:?}");
+    assert!(health.contains("there is no log"), "{health}");
 }
 
 #[test]

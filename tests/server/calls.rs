@@ -15,7 +15,7 @@ async fn initialize_answers_known_versions_and_offers_the_newest_to_strangers() 
     let mut client = rig.connect(Family::Claude).await;
     for (asked, answered) in [
         ("2024-11-05", "2024-11-05"),
-        ("2025-03-26", "2025-11-25"),
+        ("2025-03-26", "2025-03-26"),
         ("2025-06-18", "2025-06-18"),
         ("2025-11-25", "2025-11-25"),
         ("2030-01-01", "2025-11-25"),

@@ -40,9 +40,10 @@ const LAST_CALLS: Duration = Duration::from_millis(60);
 /// first. It came within 4 ms, and without an answer the edit would be made unreviewed.
 const NEXT_EDIT: Duration = Duration::from_millis(50);
 
-/// The versions of MCP that differ in nothing we use; the last one is offered to strangers. 2025-03-26
-/// obliges servers to take batches, which no other version has.
-const PROTOCOLS: [&str; 3] = ["2024-11-05", "2025-06-18", "2025-11-25"];
+/// The versions of MCP that differ in nothing we use; the last one is offered to strangers. (2025-03-26
+/// alone knows batches. No agent sends any, and one that has no newer version would leave for want
+/// of its own; a batch gets an error.)
+const PROTOCOLS: [&str; 4] = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"];
 const ROOTS_REQUEST: &str = "gangway-roots";
 
 /// What the client said about itself.

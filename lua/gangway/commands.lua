@@ -28,11 +28,17 @@ end
 
 local SHARE = { 'on', 'off', 'toggle' }
 
----@param lead string
-function M.complete_share(lead, line)
-  if line:match('^%S+%s+%S+%s') then return {} end
-  return vim.tbl_filter(function(word) return vim.startswith(word, lead) end, SHARE)
+--- Completes the one word that a command takes.
+---@param words string[]
+local function word_of(words)
+  return function(lead, line)
+    if line:match('^%S+%s+%S+%s') then return {} end
+    return vim.tbl_filter(function(word) return vim.startswith(word, lead) end, words)
+  end
 end
+
+M.complete_share = word_of(SHARE)
+M.complete_send = word_of({ 'diagnostics' })
 
 function M.share(args)
   if args.args ~= '' and not vim.tbl_contains(SHARE, args.args) then
@@ -41,12 +47,6 @@ function M.share(args)
   local sharing = gangway.share(args.args ~= '' and args.args or nil)
   if sharing == nil then return end
   require('gangway.message')('sharing is ' .. (sharing and 'on' or 'off') .. ' for this project')
-end
-
----@param lead string
-function M.complete_send(lead, line)
-  if line:match('^%S+%s+%S+%s') then return {} end
-  return vim.startswith('diagnostics', lead) and { 'diagnostics' } or {}
 end
 
 function M.send(args)

@@ -76,9 +76,13 @@ local function hint()
   return #parts > 0 and '  ' .. table.concat(parts, ', ') or ''
 end
 
+--- The lines of the present one that are left.
 ---@param done string what of it is typed already
+local function rest(done) return vim.split(now.texts[now.index]:sub(#done + 1), '\n', { plain = true }) end
+
+---@param done string
 local function show(done)
-  local lines = vim.split(now.texts[now.index]:sub(#done + 1), '\n', { plain = true })
+  local lines = rest(done)
   local chunks = {}
   for i, line in ipairs(lines) do
     local column = i == 1 and vim.fn.strdisplaywidth(now.before .. done) or 0
@@ -132,7 +136,7 @@ end
 function M.take()
   local done = now and now.texts and typed()
   if not done then return M.dismiss() end
-  local lines = vim.split(now.texts[now.index]:sub(#done + 1), '\n', { plain = true })
+  local lines = rest(done)
   local buf, row, col = place()
   M.dismiss()
   vim.go.undolevels = vim.go.undolevels

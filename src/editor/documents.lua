@@ -33,35 +33,30 @@ local function resolve(buf)
   real_names[buf] = name:byte(1) == 47 and uv.fs_realpath(name) or nil
 end
 
+local function learn(buf)
+  remember(buf)
+  resolve(buf)
+end
+
 local function install()
   local group = api.nvim_create_augroup(GROUP, { clear = true })
-  local desc = "gangway: remember what was read, so that saving never has to ask"
-  api.nvim_create_autocmd({ "BufReadPost", "BufWritePost" }, {
-    group = group,
-    desc = desc,
-    callback = function(event)
-      remember(event.buf)
-      resolve(event.buf)
-    end,
-  })
-  api.nvim_create_autocmd("BufFilePost", {
-    group = group,
-    desc = desc,
-    callback = function(event)
-      resolve(event.buf)
-    end,
-  })
-  api.nvim_create_autocmd("BufUnload", {
-    group = group,
-    desc = desc,
-    callback = function(event)
-      known[event.buf], real_names[event.buf] = nil, nil
-    end,
-  })
+  local function on(events, callback)
+    api.nvim_create_autocmd(events, {
+      group = group,
+      desc = "gangway: remember what was read, so that saving never has to ask",
+      callback = function(event)
+        callback(event.buf)
+      end,
+    })
+  end
+  on({ "BufReadPost", "BufWritePost" }, learn)
+  on("BufFilePost", resolve)
+  on("BufUnload", function(buf)
+    known[buf], real_names[buf] = nil, nil
+  end)
   for _, buf in ipairs(api.nvim_list_bufs()) do
     if api.nvim_buf_is_loaded(buf) then
-      remember(buf)
-      resolve(buf)
+      learn(buf)
     end
   end
 end

@@ -1,8 +1,8 @@
 //! What an agent may have the editor do with a file: open it, save it, tell whether it is changed.
 //!
 //! On Neovim's thread (not `Send`). Buffers are found by their literal or real path (`real`: asked
-//! elsewhere, since a file system may hang), never by a pattern, no command line is ever built from a client's string, and nothing here can leave the
-//! user in front of a prompt.
+//! elsewhere, since a file system may hang), never by a pattern, no command line is ever built from
+//! a client's string, and nothing here can leave the user in front of a prompt.
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};

@@ -208,29 +208,31 @@ fn make_watcher(
             let (shared, bridge) = (Arc::clone(&shared), bridge.clone());
             runtime.spawn(async move {
                 tokio::time::sleep(SETTLE).await;
-                let changed = std::mem::take(&mut lock(&shared).changed);
-                // Neovim would wait for somebody to write into a pipe.
-                let plain = |path: &&PathBuf| files::check_plain(path, true).is_ok();
-                let readable: Vec<&PathBuf> = changed.iter().filter(plain).collect();
-                let bufs: Vec<Buf> = {
-                    let state = lock(&shared);
-                    readable
-                        .iter()
-                        .filter_map(|path| state.buffers.get(*path))
-                        .flatten()
-                        .copied()
-                        .collect()
-                };
-                bridge.post(move |editor| {
-                    editor.stage.disk_changed(editor, &changed);
-                    for buf in bufs {
-                        reload_or_warn(editor, buf);
-                    }
-                });
+                // A file system that hangs must not hold the runtime up.
+                tokio::task::spawn_blocking(move || report(&shared, &bridge));
             });
         }
     });
     made.inspect_err(|error| tracing::warn!("cannot watch files: {error}")).ok()
+}
+
+/// Worker: passes on what has changed.
+fn report(shared: &Mutex<Shared>, bridge: &Bridge) {
+    let changed = std::mem::take(&mut lock(shared).changed);
+    // Neovim would wait for somebody to write into a pipe.
+    let plain = |path: &&PathBuf| files::check_plain(path, true).is_ok();
+    let readable: Vec<&PathBuf> = changed.iter().filter(plain).collect();
+    let bufs: Vec<Buf> = {
+        let state = lock(shared);
+        let bufs = readable.into_iter().filter_map(|path| state.buffers.get(path)).flatten();
+        bufs.copied().collect()
+    };
+    bridge.post(move |editor| {
+        editor.stage.disk_changed(editor, &changed);
+        for buf in bufs {
+            reload_or_warn(editor, buf);
+        }
+    });
 }
 
 fn reload_or_warn(editor: &Rc<Editor>, buf: Buf) {
@@ -275,24 +277,20 @@ fn reload(editor: &Rc<Editor>, buf: Buf) -> Result<()> {
     } else {
         kept_lines_within(FOLLOW_PATIENCE, &old, &api.buf_text(buf)?)
     };
-    let Some(origins) = origins else {
-        return if selected.is_some() { api.command("normal! \x1b") } else { Ok(()) };
-    };
+    let follow = |line| origins.as_ref().and_then(|origins| follow(origins, line));
     for (win, view) in views {
         let line: i64 = view.get("lnum")?;
         let top: i64 = view.get("topline")?;
-        let Some(moved) = follow(&origins, line) else { continue };
+        let Some(moved) = follow(line) else { continue };
         view.set("lnum", moved)?;
         view.set("topline", (top + moved - line).max(1))?;
         api.in_win(win, move |api| api.func::<()>("winrestview", view))?;
     }
     let Some([_, line, col, _]) = selected else { return Ok(()) };
+    // Other lines than the user has seen there would be worse than none.
+    let Some(line) = follow(line) else { return api.command("normal! \x1b") };
     let _quiet = api.quiet()?;
-    match follow(&origins, line) {
-        Some(line) => api.chunk("reselect", include_str!("reselect.lua"))?.call::<()>((line, col)),
-        // Other lines than the user has seen there would be worse than none.
-        None => api.command("normal! \x1b"),
-    }
+    api.chunk("reselect", include_str!("reselect.lua"))?.call((line, col))
 }
 
 /// Where 1-based `line` of the old text went; `None` when it is gone.

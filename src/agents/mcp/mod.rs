@@ -4,8 +4,7 @@
 //! `Mcp` is what all their connections share; `plugin.rs` makes one and hands it every connection
 //! the server lets in. `session` is one connection, `requests` what it has asked, `asks` what we
 //! ask it, `rpc` its messages, `tools` what it can call, `suggest` what it can be asked for,
-//! `dialect` how the agents differ. Runs on the tokio runtime;
-//! `Mcp` itself may be used anywhere.
+//! `dialect` how the agents differ. Runs on the tokio runtime; `Mcp` itself may be used anywhere.
 
 mod asks;
 pub mod dialect;
